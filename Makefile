@@ -1,0 +1,48 @@
+# Needs make and Python 3.11 or newer; everything else goes into $(VENV).
+PYTHON ?= python3
+VENV ?= .venv
+
+# The stamp lives inside the environment and carries the version of Python: removing the one or
+# changing the other is enough to have it built again.
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+STAMP := $(VENV)/.installed-$(VERSION)
+RUN := $(VENV)/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help test lint types format clean python
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+test: lint types  ## all checks: lint, types, tests
+	@$(RUN) -m pytest
+
+lint: $(STAMP)  ## ruff: rules and formatting
+	@$(RUN) -m ruff check --quiet .
+	@$(RUN) -m ruff format --check --quiet . || \
+		{ echo "Not formatted (run 'make format'):"; $(RUN) -m ruff format --check . ; exit 1; }
+
+types: $(STAMP)  ## mypy, strict
+	@$(RUN) -m mypy --no-error-summary
+
+format: $(STAMP)  ## format the code and apply safe fixes
+	@$(RUN) -m ruff check --fix --quiet . || true
+	@$(RUN) -m ruff format --quiet .
+
+clean:  ## remove the environment, caches and build outputs
+	@test ! -e $(VENV) -o -f $(VENV)/pyvenv.cfg || \
+		{ echo "error: $(VENV) is not a virtual environment; not removing it"; exit 1; }
+	@rm -rf -- $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf -- {} + 2>/dev/null || true
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "error: Python 3.11 or newer is needed, '$(PYTHON)' is $(or $(VERSION),not a working Python); try 'make PYTHON=python3.12 ...'" >&2; exit 1; }
+
+$(STAMP): pyproject.toml constraints.txt | python
+	@$(RUN) -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(VERSION)")' 2>/dev/null || \
+		$(PYTHON) -m venv --clear $(VENV)
+	@echo "Installing into $(VENV) (the first time takes a few minutes) ..."
+	@$(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@rm -f -- $(VENV)/.installed-*
+	@touch $@

@@ -1,0 +1,26 @@
+"""The engine-free heart of DARE: plans each step and learns from its outcome."""
+
+from dare.curriculum.batch import TrainBatch
+from dare.curriculum.buffer import RolloutBuffer
+from dare.curriculum.curriculum import Curriculum
+from dare.curriculum.estimators import Services
+from dare.curriculum.plan import StepPlan
+from dare.curriculum.prompts import PromptTable, prompt_id
+from dare.curriculum.refresh import ScoreRequest
+from dare.curriculum.rollouts import Conditioning, Finish, RolloutBatch
+from dare.curriculum.tiers import Tier
+
+__all__ = [
+    "Conditioning",
+    "Curriculum",
+    "Finish",
+    "PromptTable",
+    "RolloutBatch",
+    "RolloutBuffer",
+    "ScoreRequest",
+    "Services",
+    "StepPlan",
+    "Tier",
+    "TrainBatch",
+    "prompt_id",
+]

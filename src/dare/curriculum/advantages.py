@@ -1,0 +1,74 @@
+"""Shaped rewards and advantages inside each group (METHOD 6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dare.curriculum.arrays import Array
+from dare.errors import require
+
+
+def shape(reward_R: Array, length_R: Array, group_R: Array, weight_R: Array) -> Array:
+    """Length terms on top of the outcome (Eqs. 8 and 9), T_max being the group's longest rollout.
+
+    weight < 0 (easy): right rollouts pay |weight| len/T_max. weight > 0 (hard): wrong ones gain
+    it. With |weight| < 1 a right rollout stays above every wrong one of its group.
+    """
+    reward = np.asarray(reward_R, dtype=np.float64)
+    heaviest = float(np.abs(weight_R).max(initial=0.0))
+    require(heaviest < 1, "weight", heaviest, "lambda must be below 1")
+    groups = int(group_R.max(initial=-1)) + 1
+    longest = np.zeros(groups)
+    np.maximum.at(longest, group_R, length_R)
+    share = length_R / np.maximum(longest[group_R], 1.0)
+    paid = np.where(weight_R < 0, reward == 1.0, reward == 0.0)
+    return reward + np.where(paid, weight_R * share, 0.0)
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """Advantages of one batch, and where they come from."""
+
+    advantage_R: Array
+    shaped_R: Array
+    varied_N: Array
+    """Per group: do its *raw* rewards differ? Shaping never makes a group count as varied."""
+    shaping_share: float
+    """Share of the absolute advantage that sits in groups whose raw rewards are all equal."""
+
+
+def advantages(
+    reward_R: Array,
+    length_R: Array,
+    group_R: Array,
+    weight_R: Array,
+    std_floor: float,
+) -> Advantages:
+    """(shaped - mean) / (std + std_floor) inside each group, std over the group (ddof 0).
+
+    Unscored rollouts (NaN) get advantage 0 and do not enter the group's mean or deviation.
+    """
+    reward = np.asarray(reward_R, dtype=np.float64)
+    scored = ~np.isnan(reward)
+    groups = int(group_R.max(initial=-1)) + 1
+    group = group_R[scored]
+    shaped = np.full(len(reward), np.nan)
+    shaped[scored] = shape(reward[scored], length_R[scored], group, weight_R[scored])
+    size = np.maximum(np.bincount(group, minlength=groups), 1)
+    mean = np.bincount(group, weights=shaped[scored], minlength=groups) / size
+    centred = shaped[scored] - mean[group]
+    std = np.sqrt(np.bincount(group, weights=centred**2, minlength=groups) / size)
+    value = np.zeros(len(reward))
+    # Equal rewards minus their mean leave rounding noise, which a tiny floor would blow up.
+    centred[np.abs(centred) < 1e-12] = 0.0
+    value[scored] = centred / (std[group] + std_floor)
+    low, high = np.full(groups, np.inf), np.full(groups, -np.inf)
+    np.minimum.at(low, group, reward[scored])
+    np.maximum.at(high, group, reward[scored])
+    varied = high > low
+    mass = np.bincount(group_R, weights=np.abs(value), minlength=groups)
+    total = float(mass.sum())
+    share = float(mass[~varied].sum()) / total if total > 0 else 0.0
+    return Advantages(value, shaped, varied, share)

@@ -1,0 +1,272 @@
+"""RolloutBuffer: ragged columns, first in first out per prompt and over all (METHOD 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dare.curriculum.arrays import Array, compact, offsets_of, ragged_positions, rank_from_end
+from dare.curriculum.rollouts import Conditioning, RolloutBatch
+from dare.errors import InvalidInput, require
+
+_COLUMNS: dict[str, type[np.generic]] = {
+    "uid": np.int64,  # never reused; scores come back under it
+    "prompt": np.int64,
+    "group": np.int64,
+    "group_size": np.int32,  # when it was whole, so that a torn group is known as such
+    "step": np.int64,
+    "reward": np.float32,
+    "behaviour": np.float64,  # total log-prob under the distribution sampled from
+    "current": np.float64,  # the same under the policy of `scored_step`; -inf is legal
+    "scored_step": np.int64,
+    "conditioning": np.uint8,
+    "finish": np.uint8,
+    "length": np.int64,
+    "block": np.int64,
+    "start": np.int64,
+}
+# Dead tokens are tolerated up to this share before blocks are rewritten: it bounds both the
+# memory above the live tokens and the copying.
+_SLACK = 0.08
+# Tokens a block gets when a saved buffer is loaded, about what one step of training brings.
+_LOAD_BLOCK = 1 << 20
+
+
+class RolloutBuffer:
+    """At most `rollouts_per_prompt` (K) rollouts of a prompt and `groups` (C) groups in all.
+
+    Rollout columns are kept in the order of arrival. Tokens and log-probs live in blocks of
+    exactly the size that one `add` brought, so growing copies nothing and over-allocates nothing;
+    blocks with too many dead tokens are rewritten now and then.
+    """
+
+    def __init__(self, rollouts_per_prompt: int, groups: int) -> None:
+        k, c = rollouts_per_prompt, groups
+        require(k >= 2, "buffer.rollouts_per_prompt", k, "K must be at least 2")
+        require(c >= 1, "buffer.groups", c, "C must be at least 1")
+        self.rollouts_per_prompt, self.groups = k, c
+        self._columns: dict[str, Array] = {n: np.empty(0, t) for n, t in _COLUMNS.items()}
+        self._blocks: dict[int, tuple[Array, Array]] = {}
+        self._next = {"uid": 0, "group": 0, "block": 0}
+
+    def __len__(self) -> int:
+        return len(self._columns["uid"])
+
+    def __getitem__(self, column: str) -> Array:
+        """A column over the held rollouts, oldest first (a read-only view)."""
+        view = self._columns[column].view()
+        view.flags.writeable = False
+        return view
+
+    @property
+    def log_ratio(self) -> Array:
+        """log pi_now(o) - log pi_behaviour(o) of each rollout, as of its last scoring."""
+        ratio: Array = self._columns["current"] - self._columns["behaviour"]
+        return ratio
+
+    @property
+    def plain(self) -> Array:
+        """True where a rollout may feed a difficulty estimate."""
+        return self._columns["conditioning"] == Conditioning.PLAIN
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, dead tokens included."""
+        blocks = sum(t.nbytes + p.nbytes for t, p in self._blocks.values())
+        return blocks + sum(column.nbytes for column in self._columns.values())
+
+    def add(self, batch: RolloutBatch, step: int) -> dict[str, Array]:
+        """Store the scored rollouts of one step; returns the columns of those that had to leave.
+
+        The rollouts of one prompt in one call are its group. Unscored ones are never stored.
+        """
+        keep = np.flatnonzero(batch.scored_R)
+        if not len(keep):
+            return {name: column[:0] for name, column in self._columns.items()}
+        length = batch.length_R[keep]
+        if len(keep) == len(batch):
+            tokens, logprobs = batch.tokens.copy(), batch.logprobs.copy()
+        else:
+            flat = ragged_positions(batch.offsets[:-1][keep], length)
+            tokens, logprobs = batch.tokens[flat], batch.logprobs[flat]
+        prompts, inverse = compact(batch.prompt_R[keep])
+        total = batch.total_logprob_R[keep]
+        count = len(keep)
+        new = {
+            "uid": self._next["uid"] + np.arange(count),
+            "prompt": batch.prompt_R[keep],
+            "group": self._next["group"] + inverse,
+            "group_size": np.bincount(inverse)[inverse],
+            "step": np.full(count, step),
+            "reward": batch.reward_R[keep],
+            "behaviour": total,
+            "current": total,
+            "scored_step": np.full(count, step),
+            "conditioning": batch.conditioning_R[keep],
+            "finish": batch.finish_R[keep],
+            "length": length,
+            "block": np.full(count, self._next["block"]),
+            "start": offsets_of(length)[:-1],
+        }
+        self._blocks[self._next["block"]] = (tokens, logprobs)
+        self._next["uid"] += count
+        self._next["group"] += len(prompts)
+        self._next["block"] += 1
+        self._columns = {
+            name: np.concatenate([column, new[name].astype(column.dtype, copy=False)])
+            for name, column in self._columns.items()
+        }
+        return self._evict()
+
+    def _evict(self) -> dict[str, Array]:
+        """Oldest rollouts of a prompt beyond K, then oldest groups beyond C, leave."""
+        keep = rank_from_end(self._columns["prompt"]) < self.rollouts_per_prompt
+        alive = np.unique(self._columns["group"][keep])
+        if len(alive) > self.groups:
+            keep &= self._columns["group"] >= alive[-self.groups]
+        gone = {name: column[~keep] for name, column in self._columns.items()}
+        if len(gone["uid"]):
+            self._columns = {name: column[keep] for name, column in self._columns.items()}
+            self._reclaim()
+        return gone
+
+    def _reclaim(self) -> None:
+        """Free dead blocks; when dead tokens exceed the slack, rewrite the worst blocks as one."""
+        names = np.array(sorted(self._blocks))
+        place = np.searchsorted(names, self._columns["block"])
+        live = np.bincount(place, weights=self._columns["length"], minlength=len(names))
+        size = np.array([len(self._blocks[name][0]) for name in names.tolist()])
+        for name in names[live == 0].tolist():
+            del self._blocks[name]
+        dead = np.where(live > 0, size - live, 0)
+        excess = dead.sum() - _SLACK * live.sum()
+        if excess <= 0:
+            return
+        # Rewriting a block costs its live tokens and frees its dead ones: worst ratio first.
+        order = np.argsort(-dead / np.maximum(size, 1), kind="stable")
+        order = order[: int(np.searchsorted(np.cumsum(dead[order]), excess)) + 1]
+        rewritten = np.isin(self._columns["block"], names[order])
+        tokens, logprobs = self._gather(np.flatnonzero(rewritten))
+        for name in names[order].tolist():
+            self._blocks.pop(name, None)
+        self._blocks[self._next["block"]] = (tokens, logprobs)
+        starts = offsets_of(self._columns["length"][rewritten])[:-1]
+        self._columns["start"][rewritten] = starts
+        self._columns["block"][rewritten] = self._next["block"]
+        self._next["block"] += 1
+
+    def _gather(self, index: Array) -> tuple[Array, Array]:
+        """Flat tokens and log-probs of these rollouts, in the order of `index`."""
+        length, block = self._columns["length"][index], self._columns["block"][index]
+        target = offsets_of(length)
+        tokens = np.empty(int(target[-1]), np.int32)
+        logprobs = np.empty(int(target[-1]), np.float32)
+        for here in _runs(block):
+            source = ragged_positions(self._columns["start"][index[here]], length[here])
+            into = ragged_positions(target[:-1][here], length[here])
+            stored_tokens, stored_logprobs = self._blocks[int(block[here[0]])]
+            tokens[into] = stored_tokens[source]
+            logprobs[into] = stored_logprobs[source]
+        return tokens, logprobs
+
+    def batch(self, index: Any) -> RolloutBatch:
+        """These rollouts (positions in the columns) as a batch."""
+        index = np.asarray(index, dtype=np.int64)
+        tokens, logprobs = self._gather(index)
+        return RolloutBatch(
+            prompt_R=self._columns["prompt"][index],
+            tokens=tokens,
+            logprobs=logprobs,
+            offsets=offsets_of(self._columns["length"][index]),
+            total_logprob_R=self._columns["behaviour"][index],
+            reward_R=self._columns["reward"][index],
+            conditioning_R=self._columns["conditioning"][index],
+            finish_R=self._columns["finish"][index],
+        )
+
+    def position(self, uid: Any) -> Array:
+        """Positions of these uids in the columns; -1 where a rollout has left."""
+        uid = np.asarray(uid, dtype=np.int64)
+        held = self._columns["uid"]  # ascending: arrival order is never changed
+        place = np.searchsorted(held, uid)
+        found = (place < len(held)) & (held[np.minimum(place, len(held) - 1)] == uid)
+        return np.where(found, place, -1)
+
+    def rescore(self, uid: Any, total_logprob: Any, step: int) -> None:
+        """Record log-probs under the policy of `step`; rollouts that have left are ignored."""
+        place = self.position(uid)
+        total = np.asarray(total_logprob, dtype=np.float64)
+        require(len(total) == len(place), "scores", len(total), f"must have {len(place)} entries")
+        wrong = np.isnan(total) | (total == np.inf)
+        fix = "a total log-prob is a number or -inf (a token outside the current nucleus)"
+        require(not wrong.any(), "scores", total[wrong][:1].tolist(), fix)
+        held = place >= 0
+        self._columns["current"][place[held]] = total[held]
+        self._columns["scored_step"][place[held]] = step
+
+    def replayable(self) -> Array:
+        """Ids of whole groups whose raw rewards differ (METHOD 8), oldest first."""
+        groups, inverse = compact(self._columns["group"])
+        if not len(groups):
+            return groups
+        reward = self._columns["reward"].astype(np.float64)
+        count = np.bincount(inverse)
+        size = np.zeros(len(groups), np.int64)
+        size[inverse] = self._columns["group_size"]
+        low, high = np.full(len(groups), np.inf), np.full(len(groups), -np.inf)
+        np.minimum.at(low, inverse, reward)
+        np.maximum.at(high, inverse, reward)
+        distinct: Array = groups[(count == size) & (count >= 2) & (high > low)]
+        return distinct
+
+    def members(self, groups: Any) -> Array:
+        """Positions of the rollouts of these groups, group after group in the order given."""
+        groups = np.asarray(groups, dtype=np.int64)
+        place = np.flatnonzero(np.isin(self._columns["group"], groups))
+        rank = {group: order for order, group in enumerate(groups.tolist())}
+        order = np.array([rank[group] for group in self._columns["group"][place].tolist()], int)
+        return place[np.argsort(order, kind="stable")]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Columns, live tokens and counters: arrays and JSON-able scalars only."""
+        tokens, logprobs = self._gather(np.arange(len(self)))
+        arrays = {n: c for n, c in self._columns.items() if n not in ("block", "start")}
+        return {"arrays": {**arrays, "tokens": tokens, "logprobs": logprobs}, "next": self._next}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore; a state that does not hang together is refused before anything changes."""
+        arrays = state["arrays"]
+        columns = {
+            n: np.asarray(arrays[n], t) for n, t in _COLUMNS.items() if n not in ("block", "start")
+        }
+        size, total = len(columns["uid"]), int(columns["length"].sum())
+        for name, column in columns.items():
+            if len(column) != size:
+                raise InvalidInput(f"buffer.{name}", len(column), f"must have {size} entries")
+        for name in ("tokens", "logprobs"):
+            held = len(arrays[name])
+            require(held == total, f"buffer.{name}", held, f"must have {total} entries")
+        start = offsets_of(columns["length"])[:-1]
+        columns["block"] = start // _LOAD_BLOCK
+        blocks = {}
+        for here in _runs(columns["block"]):
+            begin, end = start[here[0]], start[here[-1]] + columns["length"][here[-1]]
+            blocks[int(columns["block"][here[0]])] = (
+                np.array(arrays["tokens"][begin:end], np.int32),
+                np.array(arrays["logprobs"][begin:end], np.float32),
+            )
+            start[here] -= begin
+        columns["start"] = start
+        counters = {name: int(value) for name, value in state["next"].items()}
+        self._columns = {name: columns[name].copy() for name in _COLUMNS}
+        self._blocks = blocks
+        self._next = {**counters, "block": max(blocks, default=-1) + 1}
+
+
+def _runs(keys: Array) -> list[Array]:
+    """Positions of equal keys, a run a key, each run ascending."""
+    order = np.argsort(keys, kind="stable")
+    cuts = np.flatnonzero(np.diff(keys[order])) + 1
+    return [run for run in np.split(order, cuts) if len(run)]

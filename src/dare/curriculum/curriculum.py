@@ -1,0 +1,245 @@
+"""Curriculum: plan a step, learn from its outcome, keep difficulty live."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dare.config import CurriculumConfig
+from dare.curriculum import coldstart
+from dare.curriculum.arrays import Array, compact, keyed_rng
+from dare.curriculum.batch import TrainBatch, build_batch
+from dare.curriculum.buffer import RolloutBuffer
+from dare.curriculum.estimators.base import Outcome
+from dare.curriculum.estimators.build import Services, build_estimator
+from dare.curriculum.metrics import step_metrics
+from dare.curriculum.plan import StepPlan
+from dare.curriculum.planner import Planner
+from dare.curriculum.prompts import PromptTable
+from dare.curriculum.refresh import Scorer, choose_stale
+from dare.curriculum.rollouts import RolloutBatch
+from dare.curriculum.selection import Selector
+from dare.curriculum.snapshot import restore, snapshot
+from dare.curriculum.tiers import TierPolicy
+from dare.errors import InvalidInput, require
+
+
+class Curriculum:
+    """The engine-free heart of DARE. One step of training is
+
+        plan = curriculum.plan()                  # probe plans come first where needed
+        batch = curriculum.observe(rollouts)      # rollouts of that plan, with rewards
+        ... update the policy on batch ...
+        curriculum.refresh(scorer, token_budget)  # realign the estimates with it
+
+    Every draw is keyed by (seed, step, purpose): the same calls give the same plans on every
+    process and after a resume.
+    """
+
+    def __init__(
+        self,
+        prompts: PromptTable,
+        config: CurriculumConfig | None = None,
+        services: Services | None = None,
+    ) -> None:
+        require(len(prompts), "prompts", len(prompts), "give at least one prompt")
+        self.prompts, self.config = prompts, config or CurriculumConfig()
+        self.services = services or Services()
+        self.buffer = RolloutBuffer(
+            self.config.buffer.rollouts_per_prompt, self.config.buffer.groups
+        )
+        count = len(prompts)
+        self.estimator = build_estimator(self.config, count, self.buffer, self.services)
+        self.tiers = TierPolicy(self.config)
+        self.selector = Selector(self.config.selection, self.config.buffer.rollouts_per_prompt)
+        self._planner = Planner(self.config, prompts, self.buffer, self.tiers, self.services)
+        self.step = 0
+        self.visits_P = np.zeros(count, np.int64)
+        self.last_step_P = np.full(count, -1, np.int64)
+        self._embeddings: Array | None = None
+        if self.services.embeddings is not None:
+            self._embeddings = coldstart.check_embeddings(self.services.embeddings, count)
+        self._cold = self.config.cold_start.references > 0
+        self._probes = 0
+        self._pending: StepPlan | None = None
+        self._metrics: dict[str, float] = {}
+
+    def plan(self) -> StepPlan:
+        """What to roll out now. Asking again before `observe` gives the same plan."""
+        if self._pending is None:
+            self._pending = self._next_plan()
+        return self._pending
+
+    def observe(self, rollouts: RolloutBatch) -> TrainBatch | None:
+        """Learn from the rollouts of the plan; returns what to train on (None after a probe).
+
+        Rollouts may be missing (a lost worker) or unscored, but none may be of a prompt that the
+        plan does not have. A bad batch changes nothing.
+        """
+        plan = self.plan()
+        self.prompts.check_rows(rollouts.prompt_R)
+        strangers = ~np.isin(rollouts.prompt_R, plan.prompt_P)
+        if strangers.any():
+            name = self.prompts.ids(rollouts.prompt_R[strangers][:1])[0]
+            raise InvalidInput("prompt id", name, "is not in the current plan; observe() its plan")
+        if plan.train:
+            position = self.buffer.members(plan.replay)
+            batch = build_batch(
+                rollouts,
+                plan,
+                self.buffer,
+                position,
+                self.estimator.difficulty(),
+                self.tiers,
+                self.config.advantage.std_floor,
+            )
+        else:
+            batch = None
+        predicted = self.estimator.difficulty()
+        outcome = _outcome(rollouts, self.step)
+        errors = np.abs(predicted[outcome.prompt_Q] - outcome.failures_Q / outcome.trials_Q)
+        self.buffer.add(rollouts, self.step)
+        self.visits_P[outcome.prompt_Q] += 1
+        self.last_step_P[outcome.prompt_Q] = self.step
+        if self._cold:
+            self._finish_cold_start(outcome)
+        self.estimator.observe(outcome)
+        self._metrics = step_metrics(self, plan, rollouts, batch, errors)
+        self._pending = None
+        self._probes = 0 if plan.train else self._probes + 1
+        self.step += plan.train
+        return batch
+
+    def refresh(self, scorer: Scorer | None = None, token_budget: int = 0) -> int:
+        """Realign estimates with the policy of now; returns the tokens that this cost.
+
+        `scorer` gives total log-probs of buffered rollouts under the current policy; it gets at
+        most `token_budget` tokens to read. Call it after the policy was updated.
+        """
+        spent = 0
+        if scorer is not None and self.config.estimator.name == "snis":
+            request = choose_stale(self.buffer, self._chance, self.step, token_budget)
+            if len(request.uid_R):
+                self.buffer.rescore(request.uid_R, scorer(request), self.step)
+                spent += int(request.rollouts.offsets[-1])
+        rng = keyed_rng(self.config.seed, self.step, "refresh")
+        spent += self.estimator.refresh(self.step, rng)
+        self._pending = None
+        return spent
+
+    def record_scores(self, uid_R: Array, total_logprob_R: Array, step: int | None = None) -> None:
+        """Free scores: log-probs of replayed rollouts that the training forward pass gave anyway.
+
+        `step` is the plan's: the policy that was scored is the one before that step's update.
+        """
+        fresh = np.asarray(uid_R) < 0
+        at = self.step if step is None else step
+        self.buffer.rescore(np.asarray(uid_R)[~fresh], np.asarray(total_logprob_R)[~fresh], at)
+
+    def difficulty(self) -> Array:
+        """Estimated failure rate of every prompt for the policy as it is now (a copy)."""
+        return self.estimator.difficulty().copy()
+
+    @property
+    def coverage(self) -> float:
+        """Share of the prompts that have been rolled out at least once."""
+        return float(np.count_nonzero(self.visits_P)) / len(self.prompts)
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the last observed step."""
+        return dict(self._metrics)
+
+    def table(self) -> dict[str, Any]:
+        """The difficulty table as columns, one row a prompt."""
+        prompts = self.prompts
+        difficulty = self.estimator.difficulty()
+        return {
+            "id": prompts.ids(),
+            "source": [prompts.sources[code] for code in prompts.source_P.tolist()],
+            "level": [prompts.levels[code] for code in prompts.level_P.tolist()],
+            "difficulty": difficulty.copy(),
+            "tier": self.tiers.assign(difficulty),
+            "evidence": self.estimator.evidence(),
+            "estimate": np.where(self.visits_P > 0, self.config.estimator.name, "cold-start"),
+            "visits": self.visits_P.copy(),
+            "last_step": self.last_step_P.copy(),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """{'arrays': name -> array, 'meta': JSON-able}: all that a resume needs, no pickle."""
+        return snapshot(self)
+
+    def load_state_dict(self, state: Mapping[str, Any], *, new_data: bool = False) -> None:
+        """Continue where `state` was taken. Other prompts or settings are refused.
+
+        With `new_data`, prompts may have been added or removed: what is known is kept by id.
+        """
+        restore(self, state, new_data=new_data)
+        self._pending = None
+
+    def _tier_P(self) -> Array:
+        return self.tiers.assign(self.estimator.difficulty())
+
+    def _chance(self, rows: Array) -> Array:
+        """Chance to be drawn among these rows; who else there is does not change their order."""
+        tier = self.tiers.assign(self.estimator.difficulty()[rows])
+        return self.selector.probability(self.estimator.signal()[rows], tier)
+
+    def _next_plan(self) -> StepPlan:
+        seed, step = self.config.seed, self.step
+        difficulty = self.estimator.difficulty()
+        if self._cold:
+            cold = self.config.cold_start
+            rng = keyed_rng(seed, 0, "references")
+            rows = coldstart.choose_references(len(self.prompts), cold.references, rng)
+            return self._planner.probe(step, rows, difficulty, cold.group_size)
+        probe = self.estimator.probe(step, keyed_rng(seed, step, f"probe {self._probes}"))
+        if probe is not None:
+            return self._planner.probe(step, probe, difficulty, self.estimator.probe_group)
+        sample = None
+        if self.config.selection.name == "thompson":
+            sample = self.estimator.sample(keyed_rng(seed, step, "thompson"))
+        rows = self.selector.draw(
+            self.estimator.signal(),
+            self._tier_P(),
+            self.visits_P > 0,
+            self._planner.most_prompts,
+            keyed_rng(seed, step, "draw"),
+            sample,
+        )
+        kept = self.estimator.keep(step)
+        if kept is None:
+            groups, room = self._planner.replay(keyed_rng(seed, step, "replay"))
+        else:
+            # These groups were rolled out in this very step: they may fill all of it.
+            groups, room = self._planner.groups_of(kept, step), self.config.rollout_budget
+            others = rows[~np.isin(rows, kept)]
+            rows = others if len(others) else rows
+        return self._planner.train(step, rows, difficulty, groups, room)
+
+    def _finish_cold_start(self, outcome: Outcome) -> None:
+        """The reference rollouts are in: spread their difficulty over all prompts (METHOD 3)."""
+        rate = outcome.failures_Q / outcome.trials_Q
+        prior = np.full(len(self.prompts), float(rate.mean()) if len(rate) else 0.5)
+        if self._embeddings is not None and len(rate) >= 2:
+            near = self._embeddings[outcome.prompt_Q]
+            setting = self.config.cold_start.temperature
+            temperature = coldstart.resolve_temperature(setting, near, rate)
+            prior = coldstart.interpolate(self._embeddings, near, rate, temperature)
+        self.estimator.set_prior(prior)
+        self._cold = False
+
+
+def _outcome(rollouts: RolloutBatch, step: int) -> Outcome:
+    """Plain, scored rollouts counted per prompt."""
+    counted = rollouts.plain_R & rollouts.scored_R
+    prompts, inverse = compact(rollouts.prompt_R[counted])
+    failure = 1.0 - rollouts.reward_R[counted].astype(np.float64)
+    return Outcome(
+        step=step,
+        prompt_Q=prompts,
+        trials_Q=np.bincount(inverse, minlength=len(prompts)).astype(np.float64),
+        failures_Q=np.bincount(inverse, weights=failure, minlength=len(prompts)),
+    )

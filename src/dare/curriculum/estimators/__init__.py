@@ -1,0 +1,41 @@
+"""Difficulty estimators: one protocol, interchangeable everywhere."""
+
+from dare.curriculum.estimators.base import Estimator, Measured, Outcome
+from dare.curriculum.estimators.bound import clip_bias, snis_bound
+from dare.curriculum.estimators.build import Services, build_estimator
+from dare.curriculum.estimators.current import CurrentEstimator
+from dare.curriculum.estimators.entropy import EntropyEstimator
+from dare.curriculum.estimators.judge import JudgeEstimator, Replies, parse_probability
+from dare.curriculum.estimators.posterior import PosteriorEstimator
+from dare.curriculum.estimators.previous import PreviousEstimator
+from dare.curriculum.estimators.snis import (
+    SnisEstimator,
+    effective_sample_size,
+    snis_difficulty,
+    weights,
+)
+from dare.curriculum.estimators.teacher import TeacherEstimator
+from dare.curriculum.estimators.uniform import UniformEstimator
+
+__all__ = [
+    "CurrentEstimator",
+    "EntropyEstimator",
+    "Estimator",
+    "JudgeEstimator",
+    "Measured",
+    "Outcome",
+    "PosteriorEstimator",
+    "PreviousEstimator",
+    "Replies",
+    "Services",
+    "SnisEstimator",
+    "TeacherEstimator",
+    "UniformEstimator",
+    "build_estimator",
+    "clip_bias",
+    "effective_sample_size",
+    "parse_probability",
+    "snis_bound",
+    "snis_difficulty",
+    "weights",
+]

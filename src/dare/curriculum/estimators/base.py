@@ -1,0 +1,131 @@
+"""The one protocol of every estimator: observe, refresh, difficulty, state."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dare.curriculum.arrays import Array
+from dare.errors import InvalidInput, require
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one step taught about difficulty: plain, scored rollouts only, one entry a prompt."""
+
+    step: int
+    prompt_Q: Array
+    trials_Q: Array
+    failures_Q: Array
+
+
+class Measured(NamedTuple):
+    """What a model-backed callable answers: one value a prompt, and what it cost."""
+
+    values: Any
+    tokens: int
+
+
+Measure = Callable[[Array], Measured]
+
+
+class Estimator:
+    """Base of all estimators: a failure rate per prompt, 0.5 where nothing is known.
+
+    Subclasses override `observe` (new outcomes), `refresh` (the policy has changed; may call a
+    model) and, where a read-out is more than an array, `difficulty`. Everything they must
+    remember is in `_arrays` (one row a prompt) and `_scalars`.
+    """
+
+    # Rows to roll out before the step can be planned, with the policy as it is now.
+    probe_group: int = 8
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._arrays: dict[str, Array] = {"difficulty": np.full(count, 0.5)}
+        self._scalars: dict[str, Any] = {}
+
+    def set_prior(self, prior_P: Array) -> None:
+        """Cold-start difficulties of all prompts; those without history take them over."""
+        self._arrays["difficulty"] = check_rates(prior_P, self.count, "cold start").copy()
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from one step's outcomes."""
+
+    def refresh(self, step: int, rng: np.random.Generator) -> int:
+        """Bring estimates up to date with the policy; returns the tokens that this cost."""
+        return 0
+
+    def probe(self, step: int, rng: np.random.Generator) -> Array | None:
+        """Prompts that must be rolled out before this step is planned, or None."""
+        return None
+
+    def keep(self, step: int) -> Array | None:
+        """Prompts whose probe groups of this step are to be trained on, or None."""
+        return None
+
+    def difficulty(self) -> Array:
+        """Estimated failure rate of every prompt under the current policy."""
+        return self._arrays["difficulty"]
+
+    def signal(self) -> Array:
+        """What the selector sees; differs from the difficulty where a method ranks otherwise."""
+        return self.difficulty()
+
+    def sample(self, rng: np.random.Generator) -> Array:
+        """A draw from the belief about each difficulty (Thompson); without one, the estimate."""
+        return self.difficulty()
+
+    def evidence(self) -> Array:
+        """Effective number of rollouts behind each estimate (the ESS for SNIS)."""
+        return np.zeros(self.count)
+
+    def metrics(self) -> dict[str, float]:
+        """Figures worth a line in the log."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Per-prompt arrays and JSON-able scalars."""
+        return {"arrays": dict(self._arrays), "scalars": copy.deepcopy(self._scalars)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore; a state of another estimator or another number of prompts is refused."""
+        arrays = {name: np.array(value) for name, value in state["arrays"].items()}
+        wanted = sorted(self._arrays)
+        fix = f"expected {wanted}; the checkpoint is of another estimator"
+        require(sorted(arrays) == wanted, "estimator state", sorted(arrays), fix)
+        for name, array in arrays.items():
+            size = len(self._arrays[name])
+            require(len(array) == size, f"estimator.{name}", len(array), f"must have {size} rows")
+        self._arrays, self._scalars = arrays, copy.deepcopy(dict(state["scalars"]))
+
+
+def check_rates(values: Any, count: int, field: str) -> Array:
+    """An array of `count` failure rates, or an error."""
+    rates = np.asarray(values, dtype=np.float64)
+    require(rates.shape == (count,), field, rates.shape, f"must be {count} failure rates")
+    wrong = ~((rates >= 0) & (rates <= 1))
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise InvalidInput(f"{field}[{row}]", float(rates[row]), "must be in [0, 1]")
+    return rates
+
+
+def measured(measure: Measure, rows: Array, field: str) -> tuple[Array, int]:
+    """Call a model-backed callable and check what it gave."""
+    result = measure(rows)
+    values = np.asarray(result.values, dtype=np.float64)
+    fix = f"must give one value for each of {len(rows)} prompts"
+    require(values.shape == rows.shape, field, values.shape, fix)
+    return values, int(result.tokens)
+
+
+def candidates(count: int, limit: int, rng: np.random.Generator) -> Array:
+    """All rows, or `limit` of them at random where measuring all would cost too much."""
+    if limit == 0 or limit >= count:
+        return np.arange(count)
+    return np.sort(rng.choice(count, size=limit, replace=False, shuffle=False))

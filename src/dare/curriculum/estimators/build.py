@@ -1,0 +1,85 @@
+"""From a configuration to an estimator, and what a model has to supply for some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dare.config import CurriculumConfig
+from dare.curriculum.arrays import Array
+from dare.curriculum.buffer import RolloutBuffer
+from dare.curriculum.estimators.base import Estimator, Measure
+from dare.curriculum.estimators.current import CurrentEstimator
+from dare.curriculum.estimators.entropy import EntropyEstimator
+from dare.curriculum.estimators.judge import JudgeEstimator, Replies
+from dare.curriculum.estimators.posterior import PosteriorEstimator
+from dare.curriculum.estimators.previous import PreviousEstimator
+from dare.curriculum.estimators.snis import SnisEstimator
+from dare.curriculum.estimators.teacher import TeacherEstimator
+from dare.curriculum.estimators.uniform import UniformEstimator
+from dare.curriculum.teacher_head import TeacherHead
+from dare.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class Services:
+    """What the curriculum cannot do without a model; give those that your settings use.
+
+    entropy(rows)   mean token entropy of a short prefix a prompt
+    ask(rows)       the policy's replies to the judge's question
+    decode(tokens)  text of a buffered response, for hints
+    verify(a, b)    are two answers equal? Sharpens the answer guard of hints
+    teacher         a trained TeacherHead
+    embeddings      one row a prompt (cold start, teacher)
+    """
+
+    entropy: Measure | None = None
+    ask: Callable[[Array], Replies] | None = None
+    decode: Callable[[Array], str] | None = None
+    verify: Callable[[str, str], bool] | None = None
+    teacher: TeacherHead | None = None
+    embeddings: Array | None = None
+
+
+def build_estimator(
+    config: CurriculumConfig, count: int, buffer: RolloutBuffer, services: Services
+) -> Estimator:
+    """The estimator that `estimator.name` names, over `count` prompts."""
+    settings = config.estimator
+    name = settings.name
+    estimator: Estimator
+    if name == "snis":
+        estimator = SnisEstimator(count, buffer, settings)
+    elif name == "previous-fr":
+        estimator = PreviousEstimator(count, buffer)
+    elif name == "posterior":
+        estimator = PosteriorEstimator(count, settings.posterior_discount)
+    elif name == "current-fr":
+        wanted = max(1, config.rollout_budget // config.medium.group_size)
+        estimator = CurrentEstimator(
+            count, settings.target_low, settings.target_high, wanted, settings.max_probes
+        )
+    elif name == "entropy":
+        if services.entropy is None:
+            raise _missing(name, "entropy")
+        estimator = EntropyEstimator(count, services.entropy, settings.candidates)
+    elif name == "judge":
+        if services.ask is None:
+            raise _missing(name, "ask")
+        estimator = JudgeEstimator(count, services.ask, settings.candidates)
+    elif name == "teacher":
+        if services.embeddings is None:
+            raise _missing(name, "embeddings")
+        head = services.teacher
+        if head is None:
+            raise _missing(name, "teacher")
+        estimator = TeacherEstimator(count, head, services.embeddings, settings.references)
+    else:
+        estimator = UniformEstimator(count)
+    estimator.probe_group = config.medium.group_size
+    return estimator
+
+
+def _missing(name: str, service: str) -> InvalidInput:
+    fix = f"pass Services({service}=...): the estimator {name!r} needs it"
+    return InvalidInput(f"services.{service}", None, fix)

@@ -1,0 +1,159 @@
+"""Policy-aligned estimates: self-normalised importance sampling over the buffer (METHOD 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dare.config import EstimatorConfig
+from dare.curriculum.arrays import Array, compact
+from dare.curriculum.buffer import RolloutBuffer
+from dare.curriculum.estimators.base import Estimator, Outcome, check_rates
+from dare.curriculum.estimators.history import RATES, HistoryFilter, beta_median
+
+
+def weights(log_ratio: Array, clip: float) -> Array:
+    """w = exp(clip(log pi_now - log pi_behaviour, -c, c)) (Eq. 4); -inf becomes e^-c."""
+    return np.exp(np.clip(log_ratio, -clip, clip))
+
+
+def effective_sample_size(weight_R: Array, index_R: Array, count: int) -> Array:
+    """ESS = (sum w)^2 / sum w^2 of each prompt (Eq. 10); 0 where there is no rollout."""
+    total = np.bincount(index_R, weights=weight_R, minlength=count)
+    square = np.bincount(index_R, weights=weight_R**2, minlength=count)
+    return np.divide(total**2, square, out=np.zeros(count), where=square > 0)
+
+
+def snis_difficulty(weight_R: Array, reward_R: Array, index_R: Array, count: int) -> Array:
+    """sum w (1 - r) / sum w of each prompt; 0.5 where there is no rollout."""
+    total = np.bincount(index_R, weights=weight_R, minlength=count)
+    failed = np.bincount(index_R, weights=weight_R * (1.0 - reward_R), minlength=count)
+    return np.divide(failed, total, out=np.full(count, 0.5), where=total > 0)
+
+
+def combine(
+    history: Array, held: Array, aligned: Array, fresh: Array, shared: Array
+) -> tuple[Array, Array]:
+    """Best linear combination of two estimates that rest on the same rollouts.
+
+    In units of p(1 - p) the history has variance 1/held, the aligned estimate 1/fresh, and they
+    have 1/shared in common, `shared` being all rollouts ever taken of the prompt. So without drift
+    (held = shared) the history is left as it is, and where it has faded the aligned estimate
+    counts by its ESS. Returns the rate and its evidence, one over the variance that remains.
+    """
+    shared = np.maximum(shared, np.maximum(held, fresh))
+    own, other, common = 1.0 / held, 1.0 / np.maximum(fresh, 1e-9), 1.0 / shared
+    gain = (own - common) / np.maximum(own + other - 2.0 * common, 1e-12)
+    variance = (1 - gain) ** 2 * own + gain**2 * other + 2 * gain * (1 - gain) * common
+    return history + gain * (aligned - history), 1.0 / variance
+
+
+class SnisEstimator(Estimator):
+    """SNIS over the buffered plain rollouts, with a fallback for collapsed weights.
+
+    `threshold` (the paper): the SNIS estimate where ESS >= tau, the cold start elsewhere.
+    `shrink` (ours): SNIS x recency x shrinkage. The prompt's whole history, faded at the rate that
+    predicts best, is the prior; the SNIS estimate over its rescored rollouts corrects it by the
+    evidence behind each (see `combine`). A rollout that was last scored dt steps ago keeps
+    1 / (1 + c g dt) of its weight, c being the history's rate and g the size of its group; one
+    that was never rescored says nothing that the history does not. The read-out is the median.
+    """
+
+    def __init__(self, count: int, buffer: RolloutBuffer, config: EstimatorConfig) -> None:
+        super().__init__(count)
+        self._buffer, self._config = buffer, config
+        rates = RATES if config.forgetting == "auto" else (float(config.forgetting),)
+        self._history = HistoryFilter(count, config.prior_strength, rates)
+        self._arrays.update(self._history.arrays)
+        self._arrays["evidence"] = np.zeros(count)
+        self._arrays["trials"] = np.zeros(count)
+        self._scalars.update(population=self._history.population, accepted=0.0, ess=0.0)
+
+    def set_prior(self, prior_P: Array) -> None:
+        """Cold-start difficulties: the estimate of unseen prompts, and a seen one's first prior."""
+        prior = check_rates(prior_P, self.count, "cold start")
+        self._arrays["prior"][:] = prior
+        unseen = ~self._arrays["seen"]
+        self._arrays["difficulty"][unseen] = prior[unseen]
+
+    def observe(self, outcome: Outcome) -> None:
+        """Take the step's groups into the history and read the buffer again."""
+        rows = outcome.prompt_Q
+        if len(rows):
+            self._arrays["trials"][rows] += outcome.trials_Q
+            self._history.observe(rows, outcome.trials_Q, outcome.failures_Q, outcome.step)
+        self._read(outcome.step)
+
+    def refresh(self, step: int, rng: np.random.Generator) -> int:
+        """Read the rescored buffer as of this step."""
+        self._read(step)
+        return 0
+
+    def evidence(self) -> Array:
+        """Effective rollouts behind each estimate."""
+        return self._arrays["evidence"].copy()
+
+    def metrics(self) -> dict[str, float]:
+        """Mean ESS of the buffered prompts, share above tau, and the drift learnt."""
+        drift = float(self._history.drift[self._history.best])
+        return {
+            "ess": self._scalars["ess"],
+            "ess_accepted": self._scalars["accepted"],
+            "forgetting": self._history.rate,
+            "difficulty_drift": drift,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore, and hand the history its own arrays again."""
+        super().load_state_dict(state)
+        self._history.arrays = {name: self._arrays[name] for name in self._history.arrays}
+        self._history.population = self._scalars["population"]
+
+    def _read(self, step: int) -> None:
+        """Estimates of all prompts at `step` from buffer, history and cold start."""
+        plain = self._buffer.plain
+        prompts, index = compact(self._buffer["prompt"][plain])
+        ratio = weights(self._buffer.log_ratio[plain], self._config.clip)
+        reward = self._buffer["reward"][plain].astype(np.float64)
+        ess = effective_sample_size(ratio, index, len(prompts))
+        accepted = ess >= self._config.ess_threshold
+        self._scalars["ess"] = float(ess.mean()) if len(ess) else 0.0
+        self._scalars["accepted"] = float(accepted.mean()) if len(ess) else 0.0
+        difficulty = self._arrays["prior"].copy()
+        evidence = np.zeros(self.count)
+        if self._config.fallback == "threshold":
+            aligned = snis_difficulty(ratio, reward, index, len(prompts))
+            difficulty[prompts[accepted]] = aligned[accepted]
+            evidence[prompts] = ess
+        else:
+            seen = np.flatnonzero(self._arrays["seen"])
+            difficulty[seen], evidence[seen] = self._history.estimate(seen, step)
+            recency = self._recency(plain, step)
+            value = recency * ratio
+            aligned = snis_difficulty(value, reward, index, len(prompts))
+            fresh = _fresh_evidence(value, recency, index, len(prompts))
+            difficulty[prompts], evidence[prompts] = combine(
+                difficulty[prompts],
+                evidence[prompts],
+                aligned,
+                fresh,
+                self._arrays["trials"][prompts],
+            )
+            difficulty[seen] = beta_median(difficulty[seen], evidence[seen])
+        self._arrays["difficulty"], self._arrays["evidence"] = difficulty, evidence
+
+    def _recency(self, plain: Array, step: int) -> Array:
+        """What is left of each buffered rollout's weight; 0 where it was never rescored."""
+        scored = self._buffer["scored_step"][plain]
+        fade = self._history.rate * self._buffer["group_size"][plain] * (step - scored)
+        return np.where(scored > self._buffer["step"][plain], 1.0 / (1.0 + fade), 0.0)
+
+
+def _fresh_evidence(value_R: Array, recency_R: Array, index_R: Array, count: int) -> Array:
+    """ESS of the weights times their mean recency: the sum of recencies where all ratios are 1."""
+    ess = effective_sample_size(value_R, index_R, count)
+    total = np.bincount(index_R, weights=value_R, minlength=count)
+    recent = np.bincount(index_R, weights=value_R * recency_R, minlength=count)
+    return ess * np.divide(recent, total, out=np.zeros(count), where=total > 0)

@@ -1,0 +1,45 @@
+"""DOTS: a teacher head predicts difficulty from a few prompts that are rolled out every step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dare.curriculum.arrays import Array
+from dare.curriculum.coldstart import check_embeddings, choose_references
+from dare.curriculum.estimators.base import Estimator, Outcome
+from dare.curriculum.teacher_head import TeacherHead
+
+
+class TeacherEstimator(Estimator):
+    """Every step a fresh reference set is rolled out; all other prompts are predicted (METHOD 9).
+
+    References keep their measured failure rate, which is closer than the head's word on them.
+    """
+
+    def __init__(self, count: int, head: TeacherHead, embeddings: Any, references: int) -> None:
+        super().__init__(count)
+        self._head = head
+        self._embeddings = check_embeddings(embeddings, count)
+        self._references = references
+        self._scalars.update(step=-1)
+
+    def set_prior(self, prior_P: Array) -> None:
+        """Ignored: the teacher is its own cold start."""
+
+    def probe(self, step: int, rng: np.random.Generator) -> Array | None:
+        """The step's reference set, once."""
+        if self._scalars["step"] == step:
+            return None
+        return choose_references(self.count, self._references, rng)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Predict all prompts from the reference set; later groups of the step only refine it."""
+        rows = outcome.prompt_Q
+        rate = outcome.failures_Q / outcome.trials_Q
+        if self._scalars["step"] != outcome.step:
+            success = self._head.predict(self._embeddings, self._embeddings[rows], 1.0 - rate)
+            self._arrays["difficulty"] = 1.0 - np.asarray(success, dtype=np.float64)
+            self._scalars["step"] = outcome.step
+        self._arrays["difficulty"][rows] = rate

@@ -1,0 +1,13 @@
+"""No estimate at all: every prompt at 0.5 (random selection, GRPO)."""
+
+from __future__ import annotations
+
+from dare.curriculum.arrays import Array
+from dare.curriculum.estimators.base import Estimator
+
+
+class UniformEstimator(Estimator):
+    """Difficulty 0.5 for every prompt, whatever happens (METHOD 9, random)."""
+
+    def set_prior(self, prior_P: Array) -> None:
+        """Ignored: random selection knows nothing."""

@@ -1,0 +1,150 @@
+"""How a StepPlan is put together: draw, tiers, budget, hints, replay."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from dare.config import CurriculumConfig
+from dare.curriculum.arrays import Array, compact
+from dare.curriculum.buffer import RolloutBuffer
+from dare.curriculum.estimators.build import Services
+from dare.curriculum.hints import skeleton
+from dare.curriculum.plan import StepPlan
+from dare.curriculum.prompts import PromptTable
+from dare.curriculum.rollouts import Conditioning
+from dare.curriculum.tiers import Tier, TierPolicy, fill_budget
+
+
+class Planner:
+    """Turns drawn rows into plans. It reads the buffer and changes nothing."""
+
+    def __init__(
+        self,
+        config: CurriculumConfig,
+        prompts: PromptTable,
+        buffer: RolloutBuffer,
+        tiers: TierPolicy,
+        services: Services,
+    ) -> None:
+        self._config, self._prompts, self._buffer = config, prompts, buffer
+        self._tiers, self._services = tiers, services
+
+    @property
+    def most_prompts(self) -> int:
+        """Prompts that one step can use at the most: what a draw must supply."""
+        smallest = int(self._tiers.group_size.min())
+        return -(-self._config.rollout_budget // smallest)
+
+    def probe(self, step: int, rows: Array, difficulty_P: Array, size: int) -> StepPlan:
+        """Plain groups of equal size, for the estimate alone."""
+        groups = np.full(len(rows), size)
+        return self._plan(step, "probe", rows, difficulty_P[rows], groups, groups)
+
+    def train(
+        self, step: int, rows: Array, difficulty_P: Array, groups: Array, room: int
+    ) -> StepPlan:
+        """The drawn rows, cut where their groups and those of the buffer fill R exactly.
+
+        `groups` lists buffer groups in order of preference; they get at most `room` rollouts.
+        """
+        groups, held = self._affordable(groups, room)
+        budget = self._config.rollout_budget - held
+        tier = self._tiers.assign(difficulty_P[rows])
+        sizes = fill_budget(self._tiers.group_size[tier], budget) if budget else rows[:0]
+        rows, tier = rows[: len(sizes)], tier[: len(sizes)]
+        plain = self._tiers.plain(tier, sizes)
+        return self._plan(step, "train", rows, difficulty_P[rows], sizes, plain, groups, held)
+
+    def replay(self, rng: np.random.Generator) -> tuple[Array, int]:
+        """Groups to replay, in random order, and the rollouts they may fill (METHOD 8)."""
+        budget = self._config.rollout_budget
+        room = budget - round(self._config.fresh_share * budget)
+        groups = self._buffer.replayable() if room else np.empty(0, np.int64)
+        return rng.permutation(groups), room
+
+    def groups_of(self, rows: Array, step: int) -> Array:
+        """Buffer groups that these prompts got in this step."""
+        here = (self._buffer["step"] == step) & np.isin(self._buffer["prompt"], rows)
+        return np.unique(self._buffer["group"][here])
+
+    def _affordable(self, groups: Array, room: int) -> tuple[Array, int]:
+        """The groups, in order, that fit into `room` rollouts, and how many they hold."""
+        if not len(groups):
+            return groups, 0
+        known, inverse = compact(self._buffer["group"])
+        size = np.bincount(inverse)[np.searchsorted(known, groups)]
+        within = np.cumsum(size) <= room
+        if self._config.rollout_budget - size[within].sum() == 1:  # no room for a group of one
+            within[np.flatnonzero(within)[-1]] = False
+        return groups[within], int(size[within].sum())
+
+    def _plan(
+        self,
+        step: int,
+        kind: Literal["train", "probe"],
+        rows: Array,
+        difficulty: Array,
+        sizes: Array,
+        plain: Array,
+        replay: Array | None = None,
+        held: int = 0,
+    ) -> StepPlan:
+        tiers = self._tiers
+        probing = kind == "probe"
+        tier = np.full(len(rows), Tier.MEDIUM, np.uint8) if probing else tiers.assign(difficulty)
+        extra = sizes - plain
+        conditioning, hints = self._help(rows, extra)
+        return StepPlan(
+            step=step,
+            kind=kind,
+            prompt_P=rows,
+            ids=self._prompts.ids(rows),
+            difficulty_P=difficulty,
+            tier_P=tier,
+            plain_P=plain,
+            extra_P=extra,
+            extra_conditioning_P=conditioning,
+            max_tokens_P=tiers.max_tokens[tier],
+            clip_low_P=tiers.clip_low[tier],
+            clip_high_P=tiers.clip_high[tier],
+            shaping_P=tiers.shaping_weight(tier, difficulty),
+            hints=hints,
+            replay=np.empty(0, np.int64) if replay is None else replay,
+            replay_rollouts=held,
+        )
+
+    def _help(self, rows: Array, extra: Array) -> tuple[Array, list[list[str]]]:
+        """How the extra rollouts of each prompt are conditioned, and its hint (METHOD 6, 7)."""
+        rule = self._config.hard.extra
+        without = Conditioning.PLAIN if rule.endswith("plain") else Conditioning.THINK_LONGER
+        conditioning = np.full(len(rows), without, np.uint8)
+        hints: list[list[str]] = [[] for _ in rows]
+        if not rule.startswith("hint"):
+            return conditioning, hints
+        helped = np.flatnonzero(extra)
+        successes = self._successes(rows[helped])
+        for place in helped.tolist():
+            hints[place] = self._hint(int(rows[place]), successes.get(int(rows[place])))
+            if hints[place]:
+                conditioning[place] = Conditioning.HINTED
+        return conditioning, hints
+
+    def _successes(self, rows: Array) -> dict[int, int]:
+        """Per prompt the position of its newest plain success in the buffer."""
+        buffer = self._buffer
+        right = buffer.plain & (buffer["reward"] == 1.0)
+        found = np.flatnonzero(right & np.isin(buffer["prompt"], rows))
+        return dict(zip(buffer["prompt"][found].tolist(), found.tolist(), strict=True))
+
+    def _hint(self, row: int, position: int | None) -> list[str]:
+        """Fragments of a past success that do not give the answer away; empty without both."""
+        answer = None if self._prompts.answers is None else self._prompts.answers[row]
+        decode = self._services.decode
+        if position is None or not answer or decode is None:
+            return []
+        text = decode(self._buffer.batch([position]).tokens)
+        if not text.strip():
+            return []
+        return skeleton(text, answer, equal=self._services.verify)

@@ -1,0 +1,51 @@
+"""Which buffered rollouts are worth rescoring under a token budget (METHOD 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dare.curriculum.arrays import Array, compact
+from dare.curriculum.buffer import RolloutBuffer
+from dare.curriculum.rollouts import RolloutBatch
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """Buffered plain rollouts whose total log-prob under the current policy is wanted."""
+
+    uid_R: Array
+    rollouts: RolloutBatch
+
+
+Scorer = Callable[[ScoreRequest], Any]
+"""Returns one total log-prob a rollout, of the *sampling* distribution; -inf outside a nucleus."""
+
+
+def choose_stale(
+    buffer: RolloutBuffer, chance: Callable[[Array], Array], step: int, token_budget: int
+) -> ScoreRequest:
+    """Rollouts of the prompts that are most stale and most likely to be drawn, within the budget.
+
+    A prompt is rescored whole, since half-aligned weights mislead. Its worth is `chance(rows)` to be
+    drawn times the steps since it was last scored; worth per token decides.
+    """
+    wanted = np.flatnonzero(buffer.plain & (buffer["scored_step"] < step))
+    if not len(wanted) or token_budget <= 0:
+        return _request(buffer, wanted[:0])
+    prompts, inverse = compact(buffer["prompt"][wanted])
+    tokens = np.bincount(inverse, weights=buffer["length"][wanted])
+    age = np.bincount(inverse, weights=step - buffer["scored_step"][wanted]) / np.bincount(inverse)
+    worth = chance(prompts) * age / np.maximum(tokens, 1.0)
+    order = np.argsort(-worth, kind="stable")
+    affordable = order[np.cumsum(tokens[order]) <= token_budget]
+    taken = np.zeros(len(prompts), dtype=bool)
+    taken[affordable] = True
+    return _request(buffer, wanted[taken[inverse]])
+
+
+def _request(buffer: RolloutBuffer, index: Array) -> ScoreRequest:
+    return ScoreRequest(buffer["uid"][index], buffer.batch(index))

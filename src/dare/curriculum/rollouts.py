@@ -1,0 +1,167 @@
+"""What one sampled response is, and a columnar batch of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from dare.curriculum.arrays import Array, offsets_of, to_numpy
+from dare.errors import require
+
+
+class Conditioning(IntEnum):
+    """What the policy was shown. Only PLAIN rollouts feed a difficulty estimate (METHOD 2)."""
+
+    PLAIN = 0
+    THINK_LONGER = 1
+    HINTED = 2
+
+
+class Finish(IntEnum):
+    """Why the rollout ended."""
+
+    STOP = 0
+    LENGTH = 1
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """Rollouts as columns (R rollouts, flat ragged tokens); build one with `from_lists`.
+
+    prompt_R            row of the prompt in the PromptTable
+    tokens, logprobs    flat over all rollouts; log-probs at the sampling temperature over the
+                        full vocabulary (for the loss)
+    offsets             start of each rollout in them, length R + 1
+    total_logprob_R     log-probability of the rollout under the distribution really sampled from
+                        (temperature, nucleus, stop rules; for SNIS)
+    reward_R            outcome in [0, 1]; NaN marks an unscored rollout
+    """
+
+    prompt_R: Array
+    tokens: Array
+    logprobs: Array
+    offsets: Array
+    total_logprob_R: Array
+    reward_R: Array
+    conditioning_R: Array
+    finish_R: Array
+
+    @classmethod
+    def from_lists(
+        cls,
+        prompt: Any,
+        tokens: Sequence[Any],
+        logprobs: Sequence[Any],
+        reward: Sequence[float | None],
+        *,
+        total_logprob: Any = None,
+        conditioning: Any = None,
+        finish: Any = None,
+    ) -> RolloutBatch:
+        """Check and pack per-rollout lists. A reward of None means unscored; NaN is an error.
+
+        `total_logprob` defaults to the sum of `logprobs`, right only without nucleus or top-k.
+        """
+        prompt_R = to_numpy(prompt, np.int64, "prompt").reshape(-1)
+        count = len(prompt_R)
+        reward_R = _rewards(reward)
+        lengths = np.array([len(row) for row in tokens], dtype=np.int64)
+        given = np.array([len(row) for row in logprobs], dtype=np.int64)
+        require(len(reward_R) == count, "reward", len(reward_R), f"must have {count} entries")
+        require(len(lengths) == count, "tokens", len(lengths), f"must have {count} rollouts")
+        require(len(given) == count, "logprobs", len(given), f"must have {count} rollouts")
+        uneven = np.flatnonzero(lengths != given)
+        if len(uneven):
+            row = int(uneven[0])
+            fix = f"rollout {row} needs one log-prob per token, {lengths[row]} in all"
+            require(False, "logprobs", int(given[row]), fix)
+        flat = [to_numpy(row, np.int32, "tokens") for row in tokens]
+        flat_lp = [to_numpy(row, np.float32, "logprobs") for row in logprobs]
+        offsets = offsets_of(lengths)
+        logprob = np.concatenate(flat_lp) if count else np.empty(0, np.float32)
+        finite = np.isfinite(logprob)
+        require(finite.all(), "logprobs", _first(logprob, ~finite), "must be finite everywhere")
+        if total_logprob is None:
+            sums = np.concatenate([[0.0], np.cumsum(logprob, dtype=np.float64)])
+            total = sums[offsets[1:]] - sums[offsets[:-1]]
+        else:
+            total = to_numpy(total_logprob, np.float64, "total_logprob").reshape(-1)
+            size = len(total)
+            require(size == count, "total_logprob", size, f"must have {count} entries")
+        proper = np.isfinite(total)
+        fix = "must be finite: a rollout that was sampled had a positive probability"
+        require(proper.all(), "total_logprob", _first(total, ~proper), fix)
+        return cls(
+            prompt_R=prompt_R,
+            tokens=np.concatenate(flat) if count else np.empty(0, np.int32),
+            logprobs=logprob,
+            offsets=offsets,
+            total_logprob_R=total,
+            reward_R=reward_R,
+            conditioning_R=_codes(conditioning, count, Conditioning, "conditioning"),
+            finish_R=_codes(finish, count, Finish, "finish"),
+        )
+
+    @classmethod
+    def concatenate(cls, batches: Sequence[RolloutBatch]) -> RolloutBatch:
+        """One batch from several, in order (what each process generated, say)."""
+        require(batches, "batches", batches, "must hold at least one batch")
+        columns = {
+            name: np.concatenate([getattr(batch, name) for batch in batches])
+            for name in cls.__dataclass_fields__
+            if name != "offsets"
+        }
+        lengths = np.concatenate([batch.length_R for batch in batches])
+        return cls(offsets=offsets_of(lengths), **columns)
+
+    def __len__(self) -> int:
+        return len(self.prompt_R)
+
+    @property
+    def length_R(self) -> Array:
+        """Tokens of each rollout."""
+        return np.diff(self.offsets)
+
+    @property
+    def scored_R(self) -> Array:
+        """True where the rollout has a reward."""
+        return ~np.isnan(self.reward_R)
+
+    @property
+    def plain_R(self) -> Array:
+        """True where the rollout was sampled from the bare prompt."""
+        return self.conditioning_R == Conditioning.PLAIN
+
+
+def _rewards(reward: Sequence[float | None]) -> Array:
+    if hasattr(reward, "detach") or isinstance(reward, np.ndarray):
+        values = to_numpy(reward, np.float32, "reward").reshape(-1)
+        unscored = np.zeros(len(values), dtype=bool)
+    else:
+        unscored = np.array([value is None for value in reward], dtype=bool)
+        filled = [0.0 if value is None else value for value in reward]
+        values = to_numpy(filled, np.float32, "reward").reshape(-1)
+    inside = (values >= 0) & (values <= 1)
+    fix = "must be in [0, 1], or None for an unscored rollout"
+    require(inside.all(), "reward", _first(values, ~inside), fix)
+    return np.where(unscored, np.float32("nan"), values).astype(np.float32)
+
+
+def _codes(values: Any, count: int, kind: type[IntEnum], field: str) -> Array:
+    if values is None:
+        return np.zeros(count, dtype=np.uint8)
+    codes = to_numpy(values, np.int64, field).reshape(-1)
+    require(len(codes) == count, field, len(codes), f"must have {count} entries")
+    known = np.isin(codes, [int(member) for member in kind])
+    choices = ", ".join(f"{member.value} ({member.name.lower()})" for member in kind)
+    require(known.all(), field, _first(codes, ~known), f"must be one of {choices}")
+    return codes.astype(np.uint8)
+
+
+def _first(values: Array, mask: Array) -> object:
+    """The first offending value, for the message."""
+    return values[mask][0].item() if mask.any() else None

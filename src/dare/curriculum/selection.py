@@ -1,0 +1,184 @@
+"""Which prompts a step draws: Beta, softmax, Thompson or uniform (METHOD 5)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dare.config import SelectionConfig
+from dare.curriculum.arrays import Array
+from dare.curriculum.sampling import accepted, finish_race, gumbel_top_k, lazy_race, members, top_k
+from dare.errors import InvalidInput
+
+__all__ = [
+    "Selector",
+    "beta_log_weight",
+    "clamp_difficulty",
+    "explore_share",
+    "gumbel_top_k",
+    "interleave",
+    "top_k",
+]
+
+_DENSE_BELOW = 8192  # prompts under which one pass over all is cheaper than being clever
+
+
+def clamp_difficulty(difficulty: Array, rollouts: int) -> Array:
+    """[1/(2(K+1)), 1 - 1/(2(K+1))]: K rollouts cannot tell an exact 0 or 1 from a rate near it."""
+    margin = 1.0 / (2.0 * (rollouts + 1))
+    return np.clip(difficulty, margin, 1.0 - margin)
+
+
+def beta_log_weight(difficulty: Array, kappa: float) -> Array:
+    """log Beta(d; 1 + kappa/2, 1 + kappa/2) up to a constant, 0 at its peak d = 0.5 (Eq. 6)."""
+    with np.errstate(divide="ignore"):
+        return (kappa / 2.0) * np.log(4.0 * difficulty * (1.0 - difficulty))
+
+
+def explore_share(config: SelectionConfig, coverage: float) -> float:
+    """Share of the draw for unseen prompts: falls with coverage, never below the floor."""
+    if config.explore == "fixed":
+        return config.explore_start
+    return max(config.explore_floor, config.explore_start * (1.0 - coverage))
+
+
+def interleave(first: Array, second: Array, share: float, k: int, offset: float) -> Array:
+    """k rows in order, a `share` of every stretch from `first`, the rest from `second`.
+
+    Where one runs out the other takes its place. `offset` in [0, 1) shifts the pattern, so that
+    short draws get their share on average.
+    """
+    size = min(k, len(first) + len(second))
+    from_first = np.diff(np.floor(np.arange(size + 1) * share + offset)) > 0
+    # Slots that a pool cannot fill go to the other one, the last slots first.
+    surplus = int(from_first.sum()) - len(first)
+    if surplus > 0:
+        from_first[np.flatnonzero(from_first)[-surplus:]] = False
+    surplus = int((~from_first).sum()) - len(second)
+    if surplus > 0:
+        from_first[np.flatnonzero(~from_first)[-surplus:]] = True
+    drawn = np.empty(size, dtype=np.int64)
+    taken = int(from_first.sum())
+    drawn[from_first], drawn[~from_first] = first[:taken], second[: size - taken]
+    return drawn
+
+
+class Selector:
+    """Draws prompts from their difficulty by the rule that the configuration names."""
+
+    def __init__(
+        self, config: SelectionConfig, rollouts_per_prompt: int, dense_below: int = _DENSE_BELOW
+    ) -> None:
+        self.config = config
+        self._rollouts, self._dense_below = rollouts_per_prompt, dense_below
+
+    def draw(
+        self,
+        signal_P: Array,
+        tier_P: Array,
+        seen_P: Array,
+        k: int,
+        rng: np.random.Generator,
+        sample_P: Array | None = None,
+    ) -> Array:
+        """k rows in drawn order, no row twice; unseen prompts get their explicit share.
+
+        `signal_P` is the difficulty (`beta`), the score of `softmax`, or ignored (`uniform`);
+        `sample_P` a draw from the posterior for `thompson`.
+        """
+        count = len(signal_P)
+        if count == 0:
+            raise InvalidInput("prompts", 0, "there is nothing to draw from")
+        covered = int(np.count_nonzero(seen_P))
+        if self.config.explore == "off" or covered in (0, count):
+            return self._draw_pools(signal_P, tier_P, [np.ones(count, bool)], k, rng, sample_P)[0]
+        pools = [~seen_P, seen_P]
+        unseen, seen = self._draw_pools(signal_P, tier_P, pools, k, rng, sample_P)
+        share = explore_share(self.config, covered / count)
+        return interleave(unseen, seen, share, k, float(rng.random()))
+
+    def log_weight(self, signal_P: Array, tier_P: Array) -> Array:
+        """Log of the weight of each prompt, up to a constant; not for `thompson`.
+
+        `beta` with eta > 0 is the mixture (1 - eta) Beta(kappa) + eta uniform over the tiers
+        present, uniform inside a tier.
+        """
+        config = self.config
+        if config.name == "uniform":
+            return np.zeros(len(signal_P))
+        if config.name == "softmax":
+            return signal_P / config.temperature
+        log_beta = beta_log_weight(clamp_difficulty(signal_P, self._rollouts), config.kappa)
+        if config.eta == 0.0:
+            return log_beta
+        weight = np.exp(log_beta - log_beta.max())
+        size = np.bincount(tier_P, minlength=3)
+        share = config.eta / np.count_nonzero(size) / np.maximum(size, 1)
+        with np.errstate(divide="ignore"):
+            return np.log(share[tier_P] + (1.0 - config.eta) / weight.sum() * weight)
+
+    def probability(self, signal_P: Array, tier_P: Array) -> Array:
+        """Chance of each prompt to be drawn first, were seen and unseen drawn alike."""
+        if self.config.name == "thompson":
+            return np.full(len(signal_P), 1.0 / len(signal_P))
+        log_weight = self.log_weight(signal_P, tier_P)
+        weight = np.exp(log_weight - log_weight.max())
+        return weight / weight.sum()
+
+    def _draw_pools(
+        self,
+        signal_P: Array,
+        tier_P: Array,
+        pools: list[Array],
+        k: int,
+        rng: np.random.Generator,
+        sample_P: Array | None,
+    ) -> list[Array]:
+        """Up to k rows of each pool, in drawn order."""
+        config = self.config
+        if config.name == "thompson":
+            if sample_P is None:
+                raise InvalidInput("sample", None, "thompson needs draws from a posterior")
+            distance = -np.abs(sample_P - config.target)
+            return [rows[top_k(distance[rows], k)] for rows in map(np.flatnonzero, pools)]
+        if config.name == "softmax" or len(signal_P) < self._dense_below:
+            drawn = [np.empty(0, np.int64) for _ in pools]
+        else:
+            tiers = [tier_P == tier for tier in range(3)] if config.eta else []
+            present = [mask for mask in tiers if mask.any()]
+            drawn = lazy_race(
+                lambda n, source: self._arrivals(signal_P, present, n, source), pools, k, rng
+            )
+        weights: list[Array] = []
+
+        def log_weight(rows: Array) -> Array:
+            if not weights:  # only a race that is not finished yet needs all weights
+                weights.append(self.log_weight(signal_P, tier_P))
+            return weights[0][rows]
+
+        return [
+            finish_race(rows, pool, log_weight, k, rng)
+            for rows, pool in zip(drawn, pools, strict=True)
+        ]
+
+    def _arrivals(
+        self, signal_P: Array, tiers: list[Array], n: int, rng: np.random.Generator
+    ) -> Array:
+        """n independent rows of `beta` or `uniform`: the mixture, part by part."""
+        if self.config.name == "uniform":
+            return rng.integers(0, len(signal_P), n)
+
+        def log_weight(rows: Array) -> Array:
+            return beta_log_weight(
+                clamp_difficulty(signal_P[rows], self._rollouts), self.config.kappa
+            )
+
+        # Which part each arrival comes from: -1 the Beta density, otherwise one of the tiers.
+        part = np.full(n, -1)
+        if tiers:
+            uniform = rng.random(n) < self.config.eta
+            part[uniform] = rng.integers(0, len(tiers), int(uniform.sum()))
+        rows = np.empty(n, np.int64)
+        rows[part < 0] = accepted(log_weight, len(signal_P), int((part < 0).sum()), rng)
+        for index, mask in enumerate(tiers):
+            rows[part == index] = members(mask, int((part == index).sum()), rng)
+        return rows

@@ -1,0 +1,174 @@
+"""Shaped rewards and group advantages against plain loops."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from worlds import examples
+
+from dare import CurriculumConfig, InvalidInput
+from dare.curriculum.advantages import advantages, shape
+from dare.curriculum.tiers import TierPolicy
+
+Rollout = tuple[float, int]
+GROUPS = st.lists(
+    st.tuples(
+        st.sampled_from([-0.5, -1e-4, 0.0, 1e-4, 0.5]),
+        st.lists(st.tuples(st.sampled_from([0.0, 1.0, math.nan]), st.integers(0, 50)), min_size=1),
+    ),
+    max_size=6,
+)
+
+
+def columns(groups: list[tuple[float, list[Rollout]]]) -> list[np.ndarray]:
+    """Reward, length, group, weight; the groups' rollouts are mixed up."""
+    flat = [(r, n, g, w) for g, (w, rollouts) in enumerate(groups) for r, n in rollouts]
+    order = np.random.default_rng(len(flat)).permutation(len(flat))
+    rows = [flat[i] for i in order]
+    kinds = (float, int, int, float)
+    return [np.array([row[i] for row in rows], dtype=kind) for i, kind in enumerate(kinds)]
+
+
+def naive(groups: list[tuple[float, list[Rollout]]], floor: float) -> list[list[tuple[Any, ...]]]:
+    """(reward, length, shaped, advantage) of every rollout, Eqs. 8 and 9 as written."""
+    result = []
+    for weight, rollouts in groups:
+        scored = [(r, n) for r, n in rollouts if not math.isnan(r)]
+        longest = max((n for _, n in scored), default=0)
+        shaped = []
+        for r, n in scored:
+            part = n / longest if longest else 0.0
+            if weight < 0 and r == 1:
+                shaped.append(r - abs(weight) * part)
+            elif weight > 0 and r == 0:
+                shaped.append(r + weight * part)
+            else:
+                shaped.append(r)
+        mean = sum(shaped) / len(shaped) if shaped else 0.0
+        std = math.sqrt(sum((s - mean) ** 2 for s in shaped) / len(shaped)) if shaped else 0.0
+        values = iter(shaped)
+        rows: list[tuple[Any, ...]] = []
+        for r, n in rollouts:
+            if math.isnan(r):
+                rows.append((r, n, math.nan, 0.0))
+            else:
+                s = next(values)
+                rows.append((r, n, s, (s - mean) / (std + floor)))
+        result.append(rows)
+    return result
+
+
+@given(GROUPS, st.sampled_from([1e-6, 1e-3, 1.0]))
+@examples(200)
+def test_advantages_are_those_of_a_loop(
+    groups: list[tuple[float, list[Rollout]]], floor: float
+) -> None:
+    reward, length, group, weight = columns(groups)
+    result = advantages(reward, length, group, weight, floor)
+    expected = naive(groups, floor)
+    for index in range(len(groups)):
+        here = group == index
+        mine = sorted(
+            zip(
+                np.nan_to_num(reward[here], nan=-1),
+                length[here],
+                np.nan_to_num(result.shaped_R[here], nan=-1),
+                result.advantage_R[here],
+                strict=True,
+            )
+        )
+        theirs = sorted(
+            (*(-1 if math.isnan(v) else v for v in row[:1]), row[1], *np.nan_to_num(row[2:], nan=-1))
+            for row in expected[index]
+        )
+        np.testing.assert_allclose(np.array(mine), np.array(theirs), rtol=1e-6, atol=1e-9)
+        raw = {r for r, _ in groups[index][1] if not math.isnan(r)}
+        assert result.varied_N[index] == (len(raw) > 1)
+    mass = [sum(abs(row[3]) for row in rows) for rows in expected]
+    alone = sum(m for m, varied in zip(mass, result.varied_N, strict=True) if not varied)
+    share = alone / sum(mass) if sum(mass) > 1e-9 else 0.0
+    assert result.shaping_share == pytest.approx(share, abs=1e-6)
+
+
+def test_shaping_share_by_hand() -> None:
+    # Two rollouts: all right, lengths 1 and 3 (advantages -+1); then one right, one wrong (+-1).
+    reward = np.array([1.0, 1.0, 1.0, 0.0])
+    length = np.array([1, 3, 5, 5])
+    group = np.array([0, 0, 1, 1])
+    weight = np.array([-0.3, -0.3, 0.0, 0.0])
+    result = advantages(reward, length, group, weight, 1e-9)
+    np.testing.assert_allclose(result.shaped_R, [1 - 0.1, 1 - 0.3, 1, 0])
+    np.testing.assert_allclose(result.advantage_R, [1, -1, 1, -1], rtol=1e-6)
+    assert result.varied_N.tolist() == [False, True]
+    assert result.shaping_share == pytest.approx(0.5)
+    # Without a difference in length nothing is left of the first group.
+    equal = advantages(reward, np.array([3, 3, 5, 5]), group, weight, 1e-9)
+    assert equal.shaping_share == 0
+    assert equal.advantage_R[:2].tolist() == [0, 0]
+
+
+def test_a_large_floor_silences_shaping_and_a_tiny_one_does_not() -> None:
+    reward, length = np.ones(4), np.array([10, 20, 30, 40])
+    group, weight = np.zeros(4, int), np.full(4, -1e-4)
+    loud = advantages(reward, length, group, weight, 1e-6).advantage_R
+    quiet = advantages(reward, length, group, weight, 1e-2).advantage_R
+    assert np.abs(loud).max() > 1  # order one, whatever lambda is (METHOD 6)
+    assert np.abs(quiet).max() < 0.01
+    assert np.argmax(loud) == 0
+
+
+@pytest.mark.parametrize("rate", [0.1, 1 / 3, 0.7])
+def test_equal_rewards_give_exactly_zero_without_shaping(rate: float) -> None:
+    reward = np.full(7, rate)
+    result = advantages(reward, np.arange(7), np.zeros(7, int), np.zeros(7), 1e-12)
+    assert result.advantage_R.tolist() == [0.0] * 7
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 1.0]), st.integers(0, 5000)), min_size=2, max_size=16),
+    st.floats(0, 1, exclude_max=True),
+    st.floats(0, 1),
+)
+@examples(300)
+def test_no_wrong_rollout_outranks_a_right_one(
+    rollouts: list[Rollout], strength: float, difficulty: float
+) -> None:
+    config = CurriculumConfig.from_dict(
+        {"easy.length_penalty": strength, "hard.length_bonus": strength}
+    )
+    policy = TierPolicy(config)
+    level = np.array([difficulty])
+    weight = policy.shaping_weight(policy.assign(level), level)[0]
+    reward = np.array([r for r, _ in rollouts])
+    length = np.array([n for _, n in rollouts])
+    group, weights = np.zeros(len(rollouts), int), np.full(len(rollouts), weight)
+    shaped = shape(reward, length, group, weights)
+    assert (shaped >= 0).all()
+    assert (shaped <= 1).all()
+    value = advantages(reward, length, group, weights, 1e-6).advantage_R
+    right, wrong = reward == 1, reward == 0
+    if right.any() and wrong.any():
+        assert shaped[right].min() > shaped[wrong].max()
+        assert value[right].min() > value[wrong].max()
+    # Shorter right answers on easy prompts, longer wrong ones on hard prompts.
+    for kind, sign in ((right, -1), (wrong, 1)):
+        order = np.argsort(length[kind], kind="stable")
+        assert (np.diff(sign * shaped[kind][order]) >= 0).all()
+
+
+def test_t_max_is_the_longest_of_the_group_and_not_of_the_batch() -> None:
+    reward = np.ones(4)
+    length, group = np.array([10, 5, 1000, 500]), np.array([0, 0, 1, 1])
+    shaped = shape(reward, length, group, np.full(4, -0.5))
+    np.testing.assert_allclose(shaped, [0.5, 0.75, 0.5, 0.75])
+
+
+def test_lambda_of_one_is_refused() -> None:
+    one = np.array([1.0])
+    with pytest.raises(InvalidInput, match="below 1"):
+        shape(one, one, np.zeros(1, int), -one)
