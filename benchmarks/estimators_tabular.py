@@ -4,7 +4,7 @@
 
 Prompts are visited at random while the policy drifts by a dialled amount per step. At each step
 every estimator is held against the enumerated failure rate of the policy as it is then.
-`current-fr` is the mean of 8 fresh rollouts, the intrinsic error that the paper takes for the floor.
+`current-fr` is the mean of 8 fresh rollouts, the error that the paper takes for the floor.
 Ends with one JSON line.
 """
 

@@ -39,8 +39,10 @@ It can compare what selection, estimation and group sizes do to the amount and t
 learning signal. It cannot say how a language model generalises, what Adam makes of small gradients,
 or what hints and lengths do to real reasoning."""
 
-# The line that others are compared with: the default at the time of writing, or the first.
+# The line that others are compared with: the default when the figures were taken, or the first.
 BASES = ("dare", "kappa 16, eta 0.3", "explore 0.5, floor 0.1", "K 32")
+KAPPA_ETA = [(kappa, eta) for kappa in (4, 16, 100) for eta in (0.0, 0.1, 0.3, 0.5)]
+EXPLORE = [(0.1, 0.0), (0.1, 0.1), (0.3, 0.1), (0.5, 0.1), (0.8, 0.1), (0.3, 0.3)]
 
 Job = tuple[str, str, dict[str, Any], dict[str, Any]]
 
@@ -51,36 +53,35 @@ def jobs(suite: str) -> Iterator[Job]:
         for preset in ("dare", "paper", "grpo", "mopps", "previous-fr"):
             yield preset, preset, {}, {}
         yield "dare, no tiers", "dare", {"tiers": False}, {}
-    elif suite == "selection":
-        for kappa in (4, 16, 100):
-            for eta in (0.0, 0.1, 0.3, 0.5):
-                changes = {"selection.kappa": kappa, "selection.eta": eta}
-                yield f"kappa {kappa}, eta {eta}", "dare", changes, {}
+        yield "dare, eta 0.15", "dare", _draw(16, 0.15), {}
+        changes = _draw(16, 0.15) | {"selection.explore_start": 0.3}
+        yield "dare, eta 0.15, explore 0.3", "dare", changes, {}
+    elif suite in ("selection", "eta"):
+        fine = [(16, 0.3), (16, 0.15), (16, 0.2), (32, 0.15)]
+        for kappa, share in KAPPA_ETA if suite == "selection" else fine:
+            yield f"kappa {kappa}, eta {share}", "dare", _draw(kappa, share), {}
     elif suite == "explore":
-        for start, floor in (
-            (0.1, 0.0),
-            (0.1, 0.1),
-            (0.3, 0.1),
-            (0.5, 0.1),
-            (0.8, 0.1),
-            (0.3, 0.3),
-        ):
+        for start, floor in EXPLORE:
             changes = {"selection.explore_start": start, "selection.explore_floor": floor}
-            yield f"explore {start}, floor {floor}", "dare", changes, {}
-        yield "explore off", "dare", {"selection.explore": "off"}, {}
+            yield f"explore {start}, floor {floor}", "dare", _draw() | changes, {}
+        yield "explore off", "dare", _draw() | {"selection.explore": "off"}, {}
     elif suite == "memory":
         for k in (8, 16, 32):
-            yield f"K {k}", "dare", {"buffer.rollouts_per_prompt": k}, {}
-        for share in (0.75, 0.5):
-            yield f"fresh share {share}", "dare", {"fresh_share": share}, {}
+            yield f"K {k}", "dare", _draw() | {"buffer.rollouts_per_prompt": k}, {}
+        for fresh in (0.75, 0.5):
+            yield f"fresh share {fresh}", "dare", _draw() | {"fresh_share": fresh}, {}
     elif suite == "transfer":
         for transfer in (0.1, 0.9):
-            for kappa, eta in ((16, 0.0), (16, 0.1), (16, 0.3), (16, 0.5)):
-                changes = {"selection.kappa": kappa, "selection.eta": eta}
-                name = f"transfer {transfer}, kappa {kappa}, eta {eta}"
-                yield name, "dare", changes, {"transfer": transfer}
+            for share in (0.0, 0.3):
+                world = {"transfer": transfer}
+                yield f"transfer {transfer}, eta {share}", "dare", _draw(16, share), world
     else:
         yield "dare", "dare", {}, {}
+
+
+def _draw(kappa: float = 16, eta: float = 0.3) -> dict[str, Any]:
+    """Fixed here, so that a suite does not change with the defaults."""
+    return {"selection.kappa": kappa, "selection.eta": eta}
 
 
 def play(job: Job, seed: int, options: dict[str, Any]) -> dict[str, float]:
@@ -97,18 +98,16 @@ def play(job: Job, seed: int, options: dict[str, Any]) -> dict[str, float]:
     )
     # Runs end on whole steps and some start with probes: read the curve at the same abscissa.
     budget = min(options["rollouts"], int(columns["generated"][-1]))
-    figures = {
-        "gain": float(np.interp(budget, columns["generated"], columns["accuracy"])),
-        "length": float(columns["length"][-1]),
-    }
-    figures["gain"] -= float(columns["accuracy"][0])
-    for name in ("mae_seen", "mae_all", "intrinsic_seen", "coverage"):
+    reached = np.interp(budget, columns["generated"], columns["accuracy"])
+    figures = {"gain": float(reached - columns["accuracy"][0])}
+    for name in ("length", "mae_seen", "mae_all", "intrinsic_seen", "coverage"):
         figures[name] = float(columns[name][-1])
     for name in ("varied", "mae_drawn", "true_easy", "true_medium", "true_hard", "easy", "hard"):
         figures[name] = float(np.nanmean(columns[name]))
     trained = max(int(columns["step"][-1]), 1)
     figures["ms_per_step"] = 1e3 * float(columns["seconds"][-1]) / trained
     figures["seconds"] = time.perf_counter() - started
+    figures["cpu_seconds"] = time.process_time()
     figures["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return figures
 
@@ -133,37 +132,30 @@ def summarise(runs: dict[str, list[dict[str, float]]], base: str) -> dict[str, A
     return result
 
 
-def show(console: Console, title: str, summary: dict[str, Any], base: str) -> None:
+def show(console: Console, title: str, summary: dict[str, Any]) -> None:
     """The table for people; the JSON line has every figure."""
     table = Table(title=title)
-    heads = ("", "accuracy gained", f"less {base}", "true easy/medium/hard %", "planned e/h %")
-    for head in (
-        *heads,
-        "varied %",
-        "MAE seen",
-        "of 8 fresh",
-        "MAE drawn",
-        "coverage %",
-        "ms/step",
-    ):
-        table.add_column(head, justify="left" if not head else "right")
+    table.add_column("")
+    heads = "accuracy gained,less default,true easy/medium/hard %,planned e/h %,varied %,MAE seen,"
+    for head in (heads + "of 8 fresh,MAE drawn,coverage %,length,ms/step").split(","):
+        table.add_column(head, justify="right")
     for name, row in summary.items():
         mean = {key: value[0] for key, value in row.items()}
         tiers = "/".join(f"{100 * mean[f'true_{t}']:.0f}" for t in ("easy", "medium", "hard"))
         cells = [name]
-        for key in ("gain", "over_base"):
-            cells.append("{:.4f} [{:.4f}, {:.4f}]".format(*row[key]))
-        cells += [tiers, f"{100 * mean['easy']:.0f}/{100 * mean['hard']:.0f}"]
-        cells.append(f"{100 * mean['varied']:.0f}")
+        cells += ["{:.4f} [{:.4f}, {:.4f}]".format(*row[key]) for key in ("gain", "over_base")]
+        planned = f"{100 * mean['easy']:.0f}/{100 * mean['hard']:.0f}"
+        cells += [tiers, planned, f"{100 * mean['varied']:.0f}"]
         cells += [f"{mean[key]:.3f}" for key in ("mae_seen", "intrinsic_seen", "mae_drawn")]
-        cells += [f"{100 * mean['coverage']:.0f}", f"{mean['ms_per_step']:.1f}"]
+        cells += [f"{100 * mean['coverage']:.0f}", f"{mean['length']:.2f}"]
+        cells.append(f"{mean['ms_per_step']:.0f}")
         table.add_row(*cells)
     console.print(table)
 
 
 def main() -> None:
     """Run one suite."""
-    suites = ("presets", "selection", "explore", "memory", "transfer", "scale")
+    suites = ("presets", "selection", "explore", "eta", "memory", "transfer", "scale")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--suite", choices=suites, default="presets")
     parser.add_argument("--prompts", type=int, default=8000)
@@ -173,14 +165,15 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     options = vars(parser.parse_args())
+    if options["rollouts"] < 4096:
+        parser.error("--rollouts must be at least 4096: a cold start alone takes 2048")
     console = Console(width=200)
     console.print(ASSUMPTIONS, highlight=False)
     lines = list(jobs(options["suite"]))
-    names = [name for name, *_ in lines]
-    base = next((name for name in BASES if name in names), names[0])
     runs: dict[str, list[dict[str, float]]] = {
-        name: [{} for _ in range(options["seeds"])] for name in names
+        name: [{} for _ in range(options["seeds"])] for name, *_ in lines
     }
+    base = next((name for name in BASES if name in runs), lines[0][0])
     # Spawned, not forked: a worker's peak memory must be its own.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options["workers"], context, max_tasks_per_child=1) as pool:
@@ -195,7 +188,7 @@ def main() -> None:
     summary = summarise(runs, base)
     sizes = f"{options['prompts']:,} prompts, {options['rollouts']:,} rollouts"
     title = f"{options['suite']}: {sizes}, {options['seeds']} seeds, 95 % bootstrap intervals"
-    show(console, title, summary, base)
+    show(console, title, summary)
     settings = {key: options[key] for key in ("suite", "prompts", "rollouts", "steps", "seeds")}
     figures = {**settings, "base": base, "lines": summary}
     if options["out"]:

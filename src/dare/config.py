@@ -132,7 +132,8 @@ class SelectionConfig:
     """Decay with coverage, keep `explore_start` (MoPPS), or draw seen and unseen alike."""
 
     def __post_init__(self) -> None:
-        require(self.kappa >= 0, "selection.kappa", self.kappa, "must not be negative")
+        kappa = self.kappa
+        require(0 <= kappa < float("inf"), "selection.kappa", kappa, "must be finite and >= 0")
         require(0 <= self.eta <= 1, "selection.eta", self.eta, "is a share, in [0, 1]")
         require(self.temperature > 0, "selection.temperature", self.temperature, "must be positive")
         require(0 <= self.target <= 1, "selection.target", self.target, "is a failure rate")
@@ -294,7 +295,10 @@ def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
         head, _, rest = str(key).partition(".")
         inner = _nest({rest: value}) if rest else value
         if isinstance(inner, Mapping):
-            inner = _merge(nested.get(head, {}), _nest(inner))
+            before = nested.get(head, {})
+            if not isinstance(before, Mapping):
+                raise InvalidInput(str(key), value, f"{head!r} is given as a plain value too")
+            inner = _merge(before, _nest(inner))
         nested[head] = inner
     return nested
 

@@ -7,6 +7,7 @@ substring. Signs are ignored: `3` counts as showing `-3`.
 import re
 import unicodedata
 from fractions import Fraction
+from itertools import pairwise
 
 _COUNT = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
 _NAMES = {
@@ -40,8 +41,8 @@ def _named(text: str) -> set[Fraction]:
     found = {_SPECIAL[w] for w in words if w in _SPECIAL}
     numeric = [_NAMES.get(w, -1) for w in words]
     found |= {Fraction(n) for n in numeric if n >= 0}
-    for a, b in zip(numeric, numeric[1:], strict=False):
-        if a >= 20 and a < 100 and 0 < b < 10:
+    for a, b in pairwise(numeric):
+        if 20 <= a < 100 and 0 < b < 10:
             found.add(Fraction(a + b))
         elif a > 0 and b in (100, 1000):
             found.add(Fraction(a * b))
@@ -72,7 +73,11 @@ def answer_values(answer: str) -> set[Fraction]:
     """Magnitudes an answer stands for, empty unless it is one number, perhaps with a unit."""
     text = re.sub(r"\\(?:text|mbox|textrm|mathrm)\s*\{[^{}]*\}", " ", _tidy(answer))
     text = re.sub(r"^\s*[A-Za-z]\s*=", "", text)
-    text = re.sub(r"\^\s*\{?\\circ\}?|\\degree|\\?\$|\u00b0|[{}()\s]+", " ", text).lstrip(" -+").rstrip(" .")
+    text = (
+        re.sub(r"\^\s*\{?\\circ\}?|\\degree|\\?\$|\u00b0|[{}()\s]+", " ", text)
+        .lstrip(" -+")
+        .rstrip(" .")
+    )
     mixed = re.fullmatch(r"(\d+)\s+(\d+)/(\d+)", text)
     if mixed and int(mixed[3]):
         return {int(mixed[1]) + Fraction(int(mixed[2]), int(mixed[3]))}

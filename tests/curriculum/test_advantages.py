@@ -83,7 +83,11 @@ def test_advantages_are_those_of_a_loop(
             )
         )
         theirs = sorted(
-            (*(-1 if math.isnan(v) else v for v in row[:1]), row[1], *np.nan_to_num(row[2:], nan=-1))
+            (
+                *(-1 if math.isnan(v) else v for v in row[:1]),
+                row[1],
+                *np.nan_to_num(row[2:], nan=-1),
+            )
             for row in expected[index]
         )
         np.testing.assert_allclose(np.array(mine), np.array(theirs), rtol=1e-6, atol=1e-9)

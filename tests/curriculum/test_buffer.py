@@ -40,7 +40,8 @@ class Naive:
             tokens = list(range(self.next_token, self.next_token + length))
             self.next_token += length
             logprobs = [-0.25 - token / 64 for token in tokens]
-            for name, value in zip("ptlrc", (prompt, tokens, logprobs, reward, conditioning)):
+            values = (prompt, tokens, logprobs, reward, conditioning)
+            for name, value in zip("ptlrc", values, strict=True):
                 columns[name].append(value)
             if reward is None:
                 continue
@@ -66,8 +67,9 @@ class Naive:
                 rollout.update(group=self.next_group, group_size=len(group))
             self.next_group += 1
         self.held += new
-        for prompt in {rollout["prompt"] for rollout in new}:
-            mine = [rollout for rollout in self.held if rollout["prompt"] == prompt]
+        # Plain and helped rollouts have K places each.
+        for kind in {(rollout["prompt"], rollout["conditioning"] == 0) for rollout in new}:
+            mine = [r for r in self.held if (r["prompt"], r["conditioning"] == 0) == kind]
             for rollout in mine[: max(0, len(mine) - self.per_prompt)]:
                 self.held.remove(rollout)
         while len({rollout["group"] for rollout in self.held}) > self.groups:

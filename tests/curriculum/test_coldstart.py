@@ -42,7 +42,9 @@ def test_many_queries_are_cut_into_chunks_without_a_seam() -> None:
     rng = np.random.default_rng(0)
     query, reference, rate = rng.normal(size=(20_000, 3)), rng.normal(size=(4, 3)), rng.random(4)
     whole = interpolate(query, reference, rate, 1.3)
-    parts = [interpolate(query[i : i + 1], reference, rate, 1.3)[0] for i in (0, 8191, 8192, 19_999)]
+    parts = [
+        interpolate(query[i : i + 1], reference, rate, 1.3)[0] for i in (0, 8191, 8192, 19_999)
+    ]
     np.testing.assert_allclose(whole[[0, 8191, 8192, 19_999]], parts)
 
 
@@ -68,7 +70,12 @@ def synthetic(seed: int, scale: float) -> tuple[np.ndarray, ...]:
     z = centre[kind] + 0.3 * rng.normal(size=(856, 24))
     z /= np.linalg.norm(z, axis=1, keepdims=True)
     d = np.clip(level[kind] + 0.05 * rng.normal(size=856), 0, 1)
-    return (scale * z[:256]).astype(np.float32), rng.binomial(8, d[:256]) / 8, scale * z[256:], d[256:]
+    return (
+        (scale * z[:256]).astype(np.float32),
+        rng.binomial(8, d[:256]) / 8,
+        scale * z[256:],
+        d[256:],
+    )
 
 
 def held_out_error(data: tuple[np.ndarray, ...], temperature: float) -> float:

@@ -34,7 +34,6 @@ def _batch(learner: SimulatedLearner, step: int = 0) -> TrainBatch:
 
 
 def _shift(learner: SimulatedLearner, seed: int = 0) -> None:
-    """Another policy, some way off."""
     rng = np.random.default_rng(seed)
     learner.skill_S += 0.5 * rng.normal(size=learner.skill_S.shape)
     learner.verbosity_S += 0.2 * rng.normal(size=learner.verbosity_S.shape)

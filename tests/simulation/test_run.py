@@ -34,7 +34,7 @@ def test_estimates_converge_when_the_policy_stands_still() -> None:
     changes = {"buffer.rollouts_per_prompt": 256, "selection.kappa": 0, "tiers": False}
     config = CurriculumConfig.preset("dare", rollout_budget=512, **changes)
     learner = SimulatedLearner(100, rate=0.0, length_rate=0.0, drift=0.0)
-    run = simulate(config, learner, 150, every=50)
+    run = simulate(config, learner, 100, every=50)
     assert run["mae_all"][-1] < run["mae_all"][1]
     assert run["mae_all"][-1] < 0.3 * run["intrinsic_all"][-1]
     assert run["accuracy"][-1] == run["accuracy"][0]

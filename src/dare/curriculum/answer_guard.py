@@ -106,11 +106,12 @@ _NUMBER = re.compile(
     rf"(?<![\d.])\d{{1,3}}(?:(?:,{_THIN}?|{_THIN}| |')\d{{3}})+(?!\d)(?:\.\d+)?"
     r"|(?<!\d)\d*\.\d+|\d+|[A-Za-z]+"
 )
-_ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
-    " sixteen seventeen eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_ONES = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+    "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen",
+    "nineteen",
+]  # fmt: skip
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 _CARDINALS = {
     **{word: Fraction(n) for n, word in enumerate(_ONES)},
     **{word: Fraction(10 * n) for n, word in enumerate(_TENS, 2)},
@@ -126,7 +127,7 @@ _PARTS = {  # ordinals, which double as the names of unit fractions
 }
 _LINK = re.compile(r"[\s-]*(?:(?:and|of|an?)[\s-]+){0,2}", re.I)
 _PERCENT = re.compile(r"\s*(?:%|per ?cent|cents?\b|\u00a2)", re.I)
-_BAR = re.compile(r"\s*/[\s(-]*")
+_BAR = re.compile(r"[\s\u00b0%)]*/[\s(-]*")
 _AND = re.compile(r"\s*(?:and\s+)?")
 _MAX_DIGITS = 60  # longer runs are compared as text: int() refuses more than 4300 digits
 
@@ -195,13 +196,16 @@ def numbers(plain: str) -> Iterator[tuple[int, int, Fraction]]:
 
 
 _DROP = f"*()[]\u00b0{_THIN}"
-_FUNCTIONS = frozenset("sqrt pi inf sin cos tan csc sec cot log ln exp pm binom overline".split())
+_FUNCTION = re.compile(
+    r"[a-z]|sqrt|pi|inf|sin|cos|tan|csc|sec|cot|log|ln|exp|pm|binom|overline", re.I
+)
 _UNIT = re.compile(r"\\(?:text|textrm|mbox|mathrm)\s?\{[^{}]{0,80}\}|\^\s?\{?[23]\}?\s*$")
 _NAME = re.compile(
     r"^\s*(?:[A-Za-z]{1,3}|[A-Za-z]\w?\([A-Za-z]\))\s*(?:=|<|>|\u2264|\u2265|in\b|:)"
 )
 _SEPARATOR = re.compile(r"[,;:]|\bor\b|\band\b")
 _MAX_ENTRIES = 24
+_MAX_ANSWER = 1000  # no fragment is as long as that
 
 
 class _Seen:
@@ -224,8 +228,7 @@ def _number(plain: str) -> tuple[Fraction, str] | None:
         return None
     _, start, end, value = max(spans, key=lambda span: span[0])
     rest = plain[:start] + " " + re.sub(r"^\s*_\s*\d+", "", plain[end:])
-    words = re.findall(r"[A-Za-z]+", rest)
-    if any(len(word) < 2 or word in _FUNCTIONS for word in words):
+    if any(_FUNCTION.fullmatch(word) for word in re.findall(r"[A-Za-z]+", rest)):
         return None
     if re.search(r"[^A-Za-z\s()\[\]%.,'\u00b0+-]", rest):
         return None
@@ -246,7 +249,7 @@ class _Form:
             value, written = number
             self.values = {value, value * 100} if "%" in plain else {value}
             self.digits = {written.strip("%"), *map(str, self.values)}
-            self.texts = {digits for digits in self.digits if len(digits) > 2}
+            self.texts = {digits for digits in self.digits if len(digits) > 1}
         elif len(flat.lstrip("-")) > 2:
             self.texts = set(_rewritten(flat))
         elif flat.strip("-"):
@@ -289,6 +292,7 @@ def _rounds(value: Fraction, target: Fraction, decimals: int) -> bool:
 def _rewritten(flat: str) -> Iterator[str]:
     """Spellings of an expression that differ by term order, sign, or where a bar sits."""
     yield flat.lstrip("-")
+    yield re.sub(r"(?<=.)[+-]", "pm", flat)
     if "pm" in flat:
         yield from (flat.replace("pm", "+"), flat.replace("pm", "-"))
     terms = re.findall(r"[+-]?[^+-]+", flat)
@@ -302,7 +306,7 @@ def _rewritten(flat: str) -> Iterator[str]:
 
 
 def _entries(plain: str) -> list[_Form]:
-    """The entries of an answer such as (3, 5), [1, 4), `2 or 7`, a matrix; unbounded ends left out."""
+    """The entries of an answer such as (3, 5), [1, 4), `2 or 7` or a matrix, infinities apart."""
     pieces = _SEPARATOR.split(plain)
     names = {piece.strip("()[] -+\t") for piece in pieces} - {"", "inf"}
     if not 1 < len(pieces) <= _MAX_ENTRIES:
@@ -314,13 +318,15 @@ class AnswerGuard:
     """Finds where a text shows one of `answers` (the first is the gold one), however written."""
 
     def __init__(self, answers: Iterable[str], *, equal: Equal | None = None) -> None:
-        self.answers = list(dict.fromkeys(a.strip() for a in answers if a.strip()))
+        shown = (answer.strip()[:_MAX_ANSWER] for answer in answers)
+        self.answers = list(dict.fromkeys(answer for answer in shown if answer))
         self.equal = equal
         self.forms: list[_Form] = []
         self.raw: set[str] = set()
         self.entries: list[_Form] = []
         for answer in self.answers:
-            self.raw.add(squeeze(answer, range(len(answer)), "${}")[0].strip("-"))
+            raw = squeeze(answer, range(len(answer)), "${}")[0]
+            self.raw |= {raw, raw.lstrip("-")}
             plain = view(answer)[0]
             readings = {plain, view(_UNIT.sub(" ", answer))[0], re.sub(r"=\s*0\s*$", "", plain)}
             readings |= {_NAME.sub("", reading) for reading in readings}
@@ -341,6 +347,11 @@ class AnswerGuard:
         if places and min(places) >= 0:
             found.append(max(places))  # the entry that completes the tuple
         return min(found, default=None)
+
+    def leak(self, text: str) -> int | None:
+        """`first_leak`, and where that is silent the verifier's."""
+        found = self.first_leak(text)
+        return self.verified_leak(text) if found is None else found
 
     def shown_entries(self, text: str) -> frozenset[int]:
         """Which entries of a tuple-like answer `text` shows."""
@@ -386,6 +397,6 @@ def expressions(text: str) -> Iterator[tuple[int, str]]:
             words = piece.split()
             for candidate in {words[0], words[-1]} if _PROSE.search(piece) else [piece]:
                 bare = view(candidate)[0].strip(" -")
-                unevaluated = set(bare) <= _ARITHMETIC and set(bare) & set("+*^-")
+                unevaluated = set(bare) <= _ARITHMETIC and set(bare) & set("+*-")
                 if bare and not unevaluated:
                     yield max(start, text.find(candidate, start)), candidate

@@ -37,6 +37,9 @@ _LOAD_BLOCK = 1 << 20
 class RolloutBuffer:
     """At most `rollouts_per_prompt` (K) rollouts of a prompt and `groups` (C) groups in all.
 
+    K counts plain and helped rollouts (think-longer, hinted) separately: helped ones cannot push
+    out the plain ones, which alone feed estimates and hints.
+
     Rollout columns are kept in the order of arrival. Tokens and log-probs live in blocks of
     exactly the size that one `add` brought, so growing copies nothing and over-allocates nothing;
     blocks with too many dead tokens are rewritten now and then.
@@ -122,7 +125,8 @@ class RolloutBuffer:
 
     def _evict(self) -> dict[str, Array]:
         """Oldest rollouts of a prompt beyond K, then oldest groups beyond C, leave."""
-        keep = rank_from_end(self._columns["prompt"]) < self.rollouts_per_prompt
+        kind = 2 * self._columns["prompt"] + self.plain
+        keep = rank_from_end(kind) < self.rollouts_per_prompt
         alive = np.unique(self._columns["group"][keep])
         if len(alive) > self.groups:
             keep &= self._columns["group"] >= alive[-self.groups]
@@ -137,10 +141,11 @@ class RolloutBuffer:
         names = np.array(sorted(self._blocks))
         place = np.searchsorted(names, self._columns["block"])
         live = np.bincount(place, weights=self._columns["length"], minlength=len(names))
+        used = np.bincount(place, minlength=len(names)) > 0  # a rollout may have no tokens
         size = np.array([len(self._blocks[name][0]) for name in names.tolist()])
-        for name in names[live == 0].tolist():
+        for name in names[~used].tolist():
             del self._blocks[name]
-        dead = np.where(live > 0, size - live, 0)
+        dead = np.where(used, size - live, 0)
         excess = dead.sum() - _SLACK * live.sum()
         if excess <= 0:
             return
@@ -190,9 +195,10 @@ class RolloutBuffer:
         """Positions of these uids in the columns; -1 where a rollout has left."""
         uid = np.asarray(uid, dtype=np.int64)
         held = self._columns["uid"]  # ascending: arrival order is never changed
-        place = np.searchsorted(held, uid)
-        found = (place < len(held)) & (held[np.minimum(place, len(held) - 1)] == uid)
-        return np.where(found, place, -1)
+        if not len(held):
+            return np.full(len(uid), -1)
+        place = np.minimum(np.searchsorted(held, uid), len(held) - 1)
+        return np.where(held[place] == uid, place, -1)
 
     def rescore(self, uid: Any, total_logprob: Any, step: int) -> None:
         """Record log-probs under the policy of `step`; rollouts that have left are ignored."""
@@ -232,8 +238,9 @@ class RolloutBuffer:
     def state_dict(self) -> dict[str, Any]:
         """Columns, live tokens and counters: arrays and JSON-able scalars only."""
         tokens, logprobs = self._gather(np.arange(len(self)))
-        arrays = {n: c for n, c in self._columns.items() if n not in ("block", "start")}
-        return {"arrays": {**arrays, "tokens": tokens, "logprobs": logprobs}, "next": self._next}
+        arrays = {n: c.copy() for n, c in self._columns.items() if n not in ("block", "start")}
+        arrays.update(tokens=tokens, logprobs=logprobs)
+        return {"arrays": arrays, "next": dict(self._next)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore; a state that does not hang together is refused before anything changes."""

@@ -183,9 +183,8 @@ class Curriculum:
         return self.tiers.assign(self.estimator.difficulty())
 
     def _chance(self, rows: Array) -> Array:
-        """Chance to be drawn among these rows; who else there is does not change their order."""
-        tier = self.tiers.assign(self.estimator.difficulty()[rows])
-        return self.selector.probability(self.estimator.signal()[rows], tier)
+        """Chance of these rows to be drawn, among all prompts."""
+        return self.selector.probability(self.estimator.signal(), self._tier_P())[rows]
 
     def _next_plan(self) -> StepPlan:
         seed, step = self.config.seed, self.step

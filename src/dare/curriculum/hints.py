@@ -15,6 +15,7 @@ from dare.errors import require
 
 MIN_CHARS = 15
 MAX_CHARS = 280
+_FILLER = 2.5  # plain words that score less are talk: better than nothing, not worth adding
 _MAX_PIECES = 120  # the best of a long text; bounds the work on hostile input
 
 _ENDINGS = {
@@ -23,7 +24,9 @@ _ENDINGS = {
 }
 
 
-def hinted(question: str, fragments: list[str], *, style: Literal["boxed", "####"] = "boxed") -> str:
+def hinted(
+    question: str, fragments: list[str], *, style: Literal["boxed", "####"] = "boxed"
+) -> str:
     """The question followed by a reasoning skeleton, in the paper's wording."""
     require(fragments, "fragments", fragments, "use think_longer for a prompt without a hint")
     steps = "\n".join(f"  {i}. {fragment}" for i, fragment in enumerate(fragments, 1))
@@ -63,14 +66,16 @@ def skeleton(
             found.setdefault(text, (_score(text) - (text != piece), place))
     chosen: dict[int, str] = {}
     shown: frozenset[int] = frozenset()
-    for text, (_, place) in sorted(found.items(), key=lambda item: (-item[1][0], item[1][1])):
+    for text, (score, place) in sorted(found.items(), key=lambda item: (-item[1][0], item[1][1])):
+        if len(chosen) == limit:
+            break
+        if chosen and score < _FILLER and not _EQUATION.search(text):
+            continue
         entries = shown | guard.shown_entries(text)
         # Fragments that are innocent one by one may spell a tuple out together.
         together = guard.entries and len(entries) == len(guard.entries)
-        if not together and (text := _silenced(text, guard.verified_leak)):
+        if not together and (text := _silenced(text, guard.leak)):
             chosen[place], shown = text, entries
-        if len(chosen) == limit:
-            break
     return [chosen[place] for place in sorted(chosen)]
 
 
@@ -88,7 +93,7 @@ def _silenced(text: str, leak: Callable[[str], int | None]) -> str:
 
 def _stated_answers(solution: str) -> list[str]:
     """The answers the solution itself states: the gold one may be written in another way."""
-    stated = [line.partition("####")[2] for line in solution.splitlines() if "####" in line][-1:]
+    stated = [solution.rstrip().rpartition("\n")[2].partition("####")[2]]
     stated += [tail.partition("</answer>")[0] for tail in solution.split("<answer>")[1:]][-1:]
     for match in list(_BOXED.finditer(solution))[-4:]:
         depth, inside = 0, solution[match.end() : match.end() + 400]
@@ -110,8 +115,11 @@ _CONNECTIVE = re.compile(
     r"factor\w*|multiply\w*|divid\w*|add\w*|subtract\w*|each|by|total)\b",
     re.I,
 )
-_PREAMBLE = re.compile(r"\b(?:we (?:need|want|are asked|have) to|let's|step by step|to (?:find|solve|"
-                       r"determine)|final answer|(?:the|our) answer|check)\b", re.I)
+_PREAMBLE = re.compile(
+    r"\b(?:we (?:need|want|are asked|have) to|let's|step by step|to (?:find|solve|"
+    r"determine)|final answer|(?:the|our) answer|check)\b",
+    re.I,
+)
 
 
 def _score(text: str) -> float:
@@ -136,11 +144,12 @@ def _usable(text: str, *, cut: bool) -> bool:
 # --- splitting ------------------------------------------------------------------------------------
 
 _MARKUP = re.compile(
-    r"<<[^<>]{0,200}>>|</?think>|^[ \t]*#[^\n]*|####[^\n]*|\*\*|^[ \t]*(?:[-*+\u2022]|\(?\d{1,2}[.)]|"
-    r"Step \d{1,2}\s?[:.])[ \t]+",
+    r"<<[^<>]{0,200}>>|</?think>|^[ \t]*#[^\n]*|####[^\n]*|\*\*"
+    r"|^[ \t]*(?:[-*+\u2022]|\(?\d{1,2}[.)]|Step \d{1,2}\s?[:.])[ \t]+",
     re.M,
 )
-_CLOSING_DOLLAR = re.compile(r"(?<=[^\s=+*/(<>-])\$(?!\d)")
+_DOLLAR = re.compile(r"(?<!\\)\$")
+_PRICE = re.compile(r"(?<![\w.,)}\\$])\$(?=\s?\.?\d)")
 _BREAK = re.compile(
     r"\\\\|\\\$|\$\$|\$|\\[()\[\]]|\\(?:begin|end)\{[^{}\n]{0,30}\}|\n\s*|[.!?][\"')]*(?=\s|$)"
 )
@@ -157,7 +166,8 @@ def split(solution: str) -> list[str]:
     pieces: list[str] = []
     for piece in _pieces(text, displays=False):
         pieces += [piece] if len(piece) <= MAX_CHARS else _pieces(piece, displays=True)
-    tidy = (" ".join(piece[: 2 * MAX_CHARS].split()).rstrip(",; ") for piece in pieces)
+    pieces = [" ".join(p[: 2 * MAX_CHARS].split()) for p in pieces if len(p) >= MIN_CHARS]
+    tidy = (piece.rstrip(",; ") for piece in pieces)
     # 'Thus the number of ways is:' announces a step without taking it.
     return [p.rstrip(": ") for p in tidy if not p.endswith(":") or _EQUATION.search(p)]
 
@@ -199,28 +209,37 @@ def _pieces(text: str, *, displays: bool) -> Iterator[str]:
 
 def _money(text: str) -> bool:
     """Whether the dollar signs of a text are prices rather than mathematics."""
-    return 3 * len(_CLOSING_DOLLAR.findall(text)) < text.count("$") - 2 * text.count("$$")
+    signs = len(_DOLLAR.findall(text))
+    return 3 * (signs - len(_PRICE.findall(text))) < signs
 
 
 # --- cutting --------------------------------------------------------------------------------------
 
 _STRUCTURE = re.compile(
-    r"\\(?:left|right)\s?\\?.|\\(?:begin|end)\{[^{}\n]{0,30}\}|\$\$|\\[A-Za-z]+|\\.|[A-Za-z]+"
-    r"|[${}()\[\]=<>\u2248\u2264\u2265\u21d2\u2192,;:]",
+    r"\\(?:left|right)\s?(?:\\[{}|]|\\[A-Za-z]+|[^\\{}])|\\(?:begin|end)\{[^{}\n]{0,30}\}"
+    r"|\$\$|\\[A-Za-z]+|\\.|[A-Za-z]+|[${}()\[\]=<>\u2248\u2264\u2265\u21d2\u2192,;:]",
     re.S,
 )
-_RELATIONS = {"=", "<", ">", "\u2248", "\u2264", "\u2265", r"\le", r"\leq", r"\ge", r"\geq",
-              r"\approx", r"\equiv", r"\in"}
-_RELATION_WORDS = set("is are was were equals gives yields makes means leaves".split())
-_CLAUSES = {",", ";", ":", "\u21d2", "\u2192", r"\\", r"\quad", r"\qquad", r"\implies",
-            r"\Rightarrow", r"\iff", r"\to", r"\rightarrow", r"\Longrightarrow", r"\text"}
-_CLAUSE_WORDS = set("so then thus hence therefore which and but because since where".split())
-_DANGLING = re.compile(
+_OPENING = {"{": "}", "(": ")", "[": ")", r"\{": ")"}  # [1, 2) is balanced
+_CLOSING = {"}": "}", ")": ")", "]": ")", r"\}": ")"}
+_RELATIONS = {
+    "=", "<", ">", "\u2248", "\u2264", "\u2265", r"\le", r"\leq", r"\ge", r"\geq", r"\approx",
+    r"\equiv", r"\in",
+}  # fmt: skip
+_CLAUSES = {
+    ",", ";", ":", "\u21d2", "\u2192", r"\\", r"\quad", r"\qquad", r"\implies", r"\Rightarrow",
+    r"\iff", r"\to", r"\rightarrow", r"\Longrightarrow", r"\text",
+}  # fmt: skip
+_RELATION_WORD = re.compile("is|are|was|were|equals|gives|yields|makes|means|leaves", re.I)
+_CLAUSE_WORD = re.compile("so|then|thus|hence|therefore|which|and|but|because|since|where", re.I)
+_DANGLING_SIGN = re.compile(
     r"(?:[\s,;:=&+*/<>(\[~^_\u2248\u2264\u2265\u21d2\u2192-]|\\[,;:! ]|\\\\"
-    r"|\\(?:implies|Rightarrow|cdot|times|quad|qquad|text|approx|equiv|leq?|geq?|in|to|iff)"
-    r"|(?<![A-Za-z\\])(?:is|are|was|so|and|or|the|of|an?|to|which|that|then|for|we|get|have|has|by"
+    r"|\\(?:implies|Rightarrow|cdot|times|quad|qquad|text|approx|equiv|leq?|geq?|in|to|iff))$"
+)
+_DANGLING_WORD = re.compile(
+    r"(?:^|(?<=\s))(?:is|are|was|so|and|or|the|of|an?|to|which|that|then|for|we|get|have|has|by"
     r"|with|than|as|in|be|thus|hence|therefore|since|because|if|when|where|gives?|find|obtain"
-    r"|equals?|also|from|at|must|she|he|it|they|i|total|there|this|means|answer|our))$",
+    r"|equals?|also|from|at|must|she|he|it|they|total|there|this|means|answer|our)$",
     re.I,
 )
 
@@ -239,12 +258,11 @@ def _walk(text: str) -> tuple[list[_Edge], bool]:
     tight, sound, edges = 0, True, list[_Edge]()
     for match in _STRUCTURE.finditer(text):
         token = match[0]
-        if token in ("{", "(", "[", r"\{") or token.startswith(r"\left") and len(token) > 5:
-            stack.append({"{": "}", "(": ")", "[": ")", r"\{": ")"}.get(token, r"\right"))
+        if token in _OPENING or (token.startswith(r"\left") and len(token) > 5):
+            stack.append(_OPENING.get(token, r"\right"))
             tight += 1
-        elif token in ("}", ")", "]", r"\}") or token.startswith(r"\right") and len(token) > 6:
-            want = {"}": "}", ")": ")", "]": ")", r"\}": ")"}.get(token, r"\right")
-            if stack and stack[-1] == want:
+        elif token in _CLOSING or (token.startswith(r"\right") and len(token) > 6):
+            if stack and stack[-1] == _CLOSING.get(token, r"\right"):
                 stack.pop()
                 tight -= 1
             else:
@@ -257,11 +275,11 @@ def _walk(text: str) -> tuple[list[_Edge], bool]:
         elif token in (r"\)", r"\]") or token.startswith(r"\end"):
             sound = False
         elif not tight:
-            words = (set(), set()) if stack else (_RELATION_WORDS, _CLAUSE_WORDS)
-            relation = token in _RELATIONS or token.lower() in words[0]
-            clause = token in _CLAUSES or token.lower() in words[1]
+            prose = not stack
+            relation = token in _RELATIONS or (prose and _RELATION_WORD.fullmatch(token))
+            clause = token in _CLAUSES or (prose and _CLAUSE_WORD.fullmatch(token))
             if relation or (clause and not text[match.end() : match.end() + 1].isdigit()):
-                edges.append(_Edge(match.start(), relation, tuple(reversed(stack))))
+                edges.append(_Edge(match.start(), bool(relation), tuple(reversed(stack))))
     return edges, sound and not stack
 
 
@@ -284,7 +302,10 @@ def _closed(text: str, closers: list[str]) -> str:
     openers = {v: k for k, v in _CLOSER.items()}
     while True:
         shorter = text
-        if match := _DANGLING.search(text[-16:]):
+        match = _DANGLING_SIGN.search(text[-16:])
+        if not match and not closers:  # in mathematics `a` is a variable
+            match = _DANGLING_WORD.search(text[-16:])
+        if match:
             shorter = text[: len(text) - len(match[0])]
         elif closers:
             opener = openers.get(closers[0]) or closers[0].replace("end", "begin", 1)

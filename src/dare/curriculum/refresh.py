@@ -30,8 +30,8 @@ def choose_stale(
 ) -> ScoreRequest:
     """Rollouts of the prompts that are most stale and most likely to be drawn, within the budget.
 
-    A prompt is rescored whole, since half-aligned weights mislead. Its worth is `chance(rows)` to be
-    drawn times the steps since it was last scored; worth per token decides.
+    A prompt is rescored whole, since half-aligned weights mislead. Its worth is its chance to be
+    drawn (`chance(rows)`) times the steps since it was last scored; worth per token decides.
     """
     wanted = np.flatnonzero(buffer.plain & (buffer["scored_step"] < step))
     if not len(wanted) or token_budget <= 0:
@@ -40,11 +40,15 @@ def choose_stale(
     tokens = np.bincount(inverse, weights=buffer["length"][wanted])
     age = np.bincount(inverse, weights=step - buffer["scored_step"][wanted]) / np.bincount(inverse)
     worth = chance(prompts) * age / np.maximum(tokens, 1.0)
-    order = np.argsort(-worth, kind="stable")
-    affordable = order[np.cumsum(tokens[order]) <= token_budget]
     taken = np.zeros(len(prompts), dtype=bool)
-    taken[affordable] = True
-    return _request(buffer, wanted[taken[inverse]])
+    left, order = float(token_budget), np.argsort(-worth, kind="stable")
+    while True:  # each round ends at a prompt too long for what is left; the next goes past it
+        order = order[~taken[order] & (tokens[order] <= left)]
+        fits = order[np.cumsum(tokens[order]) <= left]
+        if not len(fits):
+            return _request(buffer, wanted[taken[inverse]])
+        taken[fits] = True
+        left -= tokens[fits].sum()
 
 
 def _request(buffer: RolloutBuffer, index: Array) -> ScoreRequest:

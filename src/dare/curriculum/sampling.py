@@ -54,7 +54,7 @@ def lazy_race(
             break
         new = arrivals(size, rng)
         drawn = [
-            rows if len(rows) >= want else _distinct(np.concatenate([rows, new[pool[new]]]))
+            rows if len(rows) >= want else distinct(np.concatenate([rows, new[pool[new]]]))
             for rows, pool, want in zip(drawn, pools, wanted, strict=True)
         ]
         size = min(2 * size, 1 << 18)
@@ -116,7 +116,7 @@ def members(mask: Array, n: int, rng: np.random.Generator) -> Array:
     return found[:n]
 
 
-def _distinct(rows: Array) -> Array:
+def distinct(rows: Array) -> Array:
     """First occurrences, in order."""
     _, first = np.unique(rows, return_index=True)
     return rows[np.sort(first)]

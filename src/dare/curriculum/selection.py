@@ -6,7 +6,15 @@ import numpy as np
 
 from dare.config import SelectionConfig
 from dare.curriculum.arrays import Array
-from dare.curriculum.sampling import accepted, finish_race, gumbel_top_k, lazy_race, members, top_k
+from dare.curriculum.sampling import (
+    accepted,
+    distinct,
+    finish_race,
+    gumbel_top_k,
+    lazy_race,
+    members,
+    top_k,
+)
 from dare.errors import InvalidInput
 
 __all__ = [
@@ -82,6 +90,9 @@ class Selector:
     ) -> Array:
         """k rows in drawn order, no row twice; unseen prompts get their explicit share.
 
+        With both seen and unseen prompts there, the parts of the draw are kept apart: a share eta
+        is uniform over the tiers of all prompts, so that every tier present gets its part wherever
+        its prompts are; of the rest unseen prompts get enough to reach their own share.
         `signal_P` is the difficulty (`beta`), the score of `softmax`, or ignored (`uniform`);
         `sample_P` a draw from the posterior for `thompson`.
         """
@@ -90,13 +101,20 @@ class Selector:
             raise InvalidInput("prompts", 0, "there is nothing to draw from")
         covered = int(np.count_nonzero(seen_P))
         if self.config.explore == "off" or covered in (0, count):
-            return self._draw_pools(signal_P, tier_P, [np.ones(count, bool)], k, rng, sample_P)[0]
-        pools = [~seen_P, seen_P]
-        unseen, seen = self._draw_pools(signal_P, tier_P, pools, k, rng, sample_P)
+            eta, pools = self.config.eta, [np.ones(count, bool)]
+            return self._draw_pools(signal_P, tier_P, eta, pools, k, rng, sample_P)[0]
+        parts = self._draw_pools(signal_P, tier_P, 0.0, [~seen_P, seen_P], k, rng, sample_P)
         share = explore_share(self.config, covered / count)
-        return interleave(unseen, seen, share, k, float(rng.random()))
+        if self.config.name != "beta" or self.config.eta == 0.0:
+            return interleave(*parts, share, k, float(rng.random()))
+        eta = self.config.eta
+        share = min(1.0, share / max(1.0 - eta, 1e-9))
+        rest = interleave(*parts, share, k, float(rng.random()))
+        every = [np.ones(count, bool)]
+        by_tier = self._draw_pools(signal_P, tier_P, 1.0, every, k, rng, sample_P)[0]
+        return distinct(interleave(by_tier, rest, eta, 2 * k, float(rng.random())))[:k]
 
-    def log_weight(self, signal_P: Array, tier_P: Array) -> Array:
+    def log_weight(self, signal_P: Array, tier_P: Array, eta: float) -> Array:
         """Log of the weight of each prompt, up to a constant; not for `thompson`.
 
         `beta` with eta > 0 is the mixture (1 - eta) Beta(kappa) + eta uniform over the tiers
@@ -108,19 +126,19 @@ class Selector:
         if config.name == "softmax":
             return signal_P / config.temperature
         log_beta = beta_log_weight(clamp_difficulty(signal_P, self._rollouts), config.kappa)
-        if config.eta == 0.0:
+        if eta == 0.0:
             return log_beta
         weight = np.exp(log_beta - log_beta.max())
         size = np.bincount(tier_P, minlength=3)
-        share = config.eta / np.count_nonzero(size) / np.maximum(size, 1)
+        share = eta / np.count_nonzero(size) / np.maximum(size, 1)
         with np.errstate(divide="ignore"):
-            return np.log(share[tier_P] + (1.0 - config.eta) / weight.sum() * weight)
+            return np.log(share[tier_P] + (1.0 - eta) / weight.sum() * weight)
 
     def probability(self, signal_P: Array, tier_P: Array) -> Array:
         """Chance of each prompt to be drawn first, were seen and unseen drawn alike."""
         if self.config.name == "thompson":
             return np.full(len(signal_P), 1.0 / len(signal_P))
-        log_weight = self.log_weight(signal_P, tier_P)
+        log_weight = self.log_weight(signal_P, tier_P, self.config.eta)
         weight = np.exp(log_weight - log_weight.max())
         return weight / weight.sum()
 
@@ -128,6 +146,7 @@ class Selector:
         self,
         signal_P: Array,
         tier_P: Array,
+        eta: float,
         pools: list[Array],
         k: int,
         rng: np.random.Generator,
@@ -143,16 +162,16 @@ class Selector:
         if config.name == "softmax" or len(signal_P) < self._dense_below:
             drawn = [np.empty(0, np.int64) for _ in pools]
         else:
-            tiers = [tier_P == tier for tier in range(3)] if config.eta else []
+            tiers = [tier_P == tier for tier in range(3)] if eta else []
             present = [mask for mask in tiers if mask.any()]
             drawn = lazy_race(
-                lambda n, source: self._arrivals(signal_P, present, n, source), pools, k, rng
+                lambda n, source: self._arrivals(signal_P, present, eta, n, source), pools, k, rng
             )
         weights: list[Array] = []
 
         def log_weight(rows: Array) -> Array:
             if not weights:  # only a race that is not finished yet needs all weights
-                weights.append(self.log_weight(signal_P, tier_P))
+                weights.append(self.log_weight(signal_P, tier_P, eta))
             return weights[0][rows]
 
         return [
@@ -161,7 +180,7 @@ class Selector:
         ]
 
     def _arrivals(
-        self, signal_P: Array, tiers: list[Array], n: int, rng: np.random.Generator
+        self, signal_P: Array, tiers: list[Array], eta: float, n: int, rng: np.random.Generator
     ) -> Array:
         """n independent rows of `beta` or `uniform`: the mixture, part by part."""
         if self.config.name == "uniform":
@@ -175,7 +194,7 @@ class Selector:
         # Which part each arrival comes from: -1 the Beta density, otherwise one of the tiers.
         part = np.full(n, -1)
         if tiers:
-            uniform = rng.random(n) < self.config.eta
+            uniform = rng.random(n) < eta
             part[uniform] = rng.integers(0, len(tiers), int(uniform.sum()))
         rows = np.empty(n, np.int64)
         rows[part < 0] = accepted(log_weight, len(signal_P), int((part < 0).sum()), rng)

@@ -75,7 +75,7 @@ class SimulatedLearner:
         """Rollouts of a plan, with rewards; the draw is keyed by (seed, step, plan)."""
         wanted = plan.rows()
         prompt, conditioning = wanted["prompt"].astype(np.int64), wanted["conditioning"]
-        purpose = f"rollouts {plan.kind} {zlib.crc32(np.ascontiguousarray(plan.prompt_P))}"
+        purpose = f"rollouts {plan.kind} {zlib.crc32(plan.prompt_P.tobytes())}"
         rng = keyed_rng(self.world.seed, step, purpose)
         odds = self._log_odds(prompt, conditioning)
         right = rng.random(len(prompt)) < 1.0 / (1.0 + np.exp(-odds))

@@ -68,7 +68,7 @@ def simulate(
         record.seconds += time.perf_counter() - started
         if curriculum.step % every == 0:
             record.measure()
-    if record.columns["step"][-1] != curriculum.step:
+    if record.columns["generated"][-1] != record.generated:
         record.measure()
     return {name: np.array(values) for name, values in record.columns.items()}
 

@@ -74,7 +74,8 @@ class HistoryFilter:
         known = arrays["seen"][rows][:, None]
         rate = (failures / trials)[:, None]
         keep = _MEMORY ** (len(rows) / max(int(np.count_nonzero(arrays["seen"])), len(rows)))
-        lever = plain * (1.0 - plain) * age * known
+        # Evidence of the same step says nothing about drift; rounding would make much of it.
+        lever = plain * (1.0 - plain) * np.where(age >= 0.5, age, 0.0) * known
         self._decay(population, "slope", keep, lever * (rate - plain))
         self._decay(population, "square", keep, lever**2)
         self._decay(population, "groups", keep, known * np.ones_like(plain))
@@ -111,10 +112,11 @@ class HistoryFilter:
 def beta_median(rate: Array, evidence: Array) -> Array:
     """Median of Beta(evidence x rate, evidence x (1 - rate)): the read-out with least |error|.
 
-    The usual (a - 1/3) / (a + b - 2/3), kept inside [0, 1] where it would leave it.
+    The usual (a - 1/3) / (a + b - 2/3) from two rollouts on; with less evidence the approximation
+    breaks down, and the step away from the mean stays what it is at two.
     """
-    median: Array = (evidence * rate - 1.0 / 3.0) / np.maximum(evidence - 2.0 / 3.0, 0.1)
-    return np.clip(median, 0.0, 1.0)
+    away = (2.0 / 3.0) / np.maximum(evidence - 2.0 / 3.0, 4.0 / 3.0)
+    return np.clip(rate + (rate - 0.5) * away, 0.0, 1.0)
 
 
 def predictive_median(rate: Array, evidence: Array, group: int) -> Array:

@@ -16,7 +16,7 @@ INSTRUCTION = (
     "Estimate how likely you are to solve the following problem correctly. "
     "Answer with one number between 0 and 1: 0 means never, 1 means always."
 )
-_NUMBER = re.compile(r"(?<![\w.])(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w%])")
+_NUMBER = re.compile(r"(?<![\w.])(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w%]|\.\d)")
 
 
 class Replies(NamedTuple):

@@ -37,6 +37,9 @@ class TeacherEstimator(Estimator):
     def observe(self, outcome: Outcome) -> None:
         """Predict all prompts from the reference set; later groups of the step only refine it."""
         rows = outcome.prompt_Q
+        if not len(rows):  # every reference unscored: the last prediction stands
+            self._scalars["step"] = outcome.step
+            return
         rate = outcome.failures_Q / outcome.trials_Q
         if self._scalars["step"] != outcome.step:
             success = self._head.predict(self._embeddings, self._embeddings[rows], 1.0 - rate)
