@@ -7,6 +7,9 @@ VENV ?= .venv
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 STAMP := $(VENV)/.installed-$(VERSION)
 RUN := $(VENV)/bin/python
+ifneq ($(shell $(RUN) -c 'print("works")' 2>/dev/null),works)
+.PHONY: $(STAMP)  # not there, or the Python it was made with is gone
+endif
 
 .DEFAULT_GOAL := help
 .PHONY: help test lint types format clean python
@@ -19,8 +22,8 @@ test: lint types  ## all checks: lint, types, tests
 
 lint: $(STAMP)  ## ruff: rules and formatting
 	@$(RUN) -m ruff check --quiet .
-	@$(RUN) -m ruff format --check --quiet . || \
-		{ echo "Not formatted (run 'make format'):"; $(RUN) -m ruff format --check . ; exit 1; }
+	@$(RUN) -m ruff format --check --quiet --output-format concise . || \
+		{ echo "run 'make format'"; exit 1; }
 
 types: $(STAMP)  ## mypy, strict
 	@$(RUN) -m mypy --no-error-summary

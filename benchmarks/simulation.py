@@ -53,9 +53,9 @@ def jobs(suite: str) -> Iterator[Job]:
         for preset in ("dare", "paper", "grpo", "mopps", "previous-fr"):
             yield preset, preset, {}, {}
         yield "dare, no tiers", "dare", {"tiers": False}, {}
-        yield "dare, eta 0.15", "dare", _draw(16, 0.15), {}
-        changes = _draw(16, 0.15) | {"selection.explore_start": 0.3}
-        yield "dare, eta 0.15, explore 0.3", "dare", changes, {}
+        yield "dare, eta 0.1", "dare", _draw(16, 0.1), {}
+        changes = _draw(16, 0.3) | {"selection.explore_start": 0.5}
+        yield "dare, eta 0.3, explore 0.5", "dare", changes, {}
     elif suite in ("selection", "eta"):
         fine = [(16, 0.3), (16, 0.15), (16, 0.2), (32, 0.15)]
         for kappa, share in KAPPA_ETA if suite == "selection" else fine:

@@ -118,13 +118,13 @@ class SelectionConfig:
     """The rule."""
     kappa: float = 16.0
     """Concentration of the Beta density around difficulty 0.5."""
-    eta: float = 0.3
+    eta: float = 0.2
     """Share of the draw that is uniform over the tiers present."""
     temperature: float = 1.0
     """tau of `softmax`."""
     target: float = 0.5
     """Difficulty that `thompson` looks for."""
-    explore_start: float = 0.5
+    explore_start: float = 0.3
     """Share of the draw given to unseen prompts while hardly any is seen ..."""
     explore_floor: float = 0.1
     """... and never less than this while any is left."""

@@ -7,9 +7,11 @@ indices too), and what merely looks like the answer is treated as the answer.
 
 import re
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
-from itertools import pairwise, permutations
+from functools import lru_cache
+from itertools import accumulate, islice, pairwise, permutations
 
 Equal = Callable[[str, str], bool]
 
@@ -36,6 +38,7 @@ _PLAIN = {
 }
 
 
+@lru_cache(maxsize=4096)
 def _spell(token: str) -> str:
     """One token in plain characters."""
     if token in _PLAIN:
@@ -52,54 +55,73 @@ def _spell(token: str) -> str:
     return mark + "".join(str(unicodedata.decimal(c, c)) for c in plain)
 
 
-def view(text: str) -> tuple[str, list[int]]:
-    r"""`text` as plain mathematics (`\dfrac12` reads `1/2`), and each character's source offset."""
-    out: list[str] = []
-    at: list[int] = []
-    open_fractions: list[list[int]] = []  # [brace depth, arguments still to come]
-    depth = 0
+class View:
+    r"""A text as plain mathematics: `\dfrac12` reads `1/2`, `1{,}000` reads `1,000`."""
 
-    def emit(piece: str, start: int) -> None:
-        out.extend(piece)
-        at.extend([start] * len(piece))
+    def __init__(self, text: str) -> None:
+        self._pieces: list[str] = []
+        self._starts: list[int] = []  # where in `text` each piece comes from
+        self._depth = 0
+        self._fractions: list[list[int]] = []  # open ones: [brace depth, arguments still to come]
+        for match in _TOKEN.finditer(text):
+            self._read(match[0], match.start())
+        self.plain = "".join(self._pieces)
 
-    def argument_done(start: int) -> None:
-        while open_fractions and open_fractions[-1][0] >= depth:
-            top = open_fractions[-1]
-            top[1] -= 1
-            if top[1] == 1 and top[0] == depth:
-                return emit("/", start)
-            open_fractions.pop()
-            emit(" ", start)  # the finished fraction may itself be an argument: go on
+    def source(self, index: int) -> int:
+        """The offset in the text of a character of `plain`."""
+        return self._starts[bisect_right([*accumulate(map(len, self._pieces))], index)]
 
-    for match in _TOKEN.finditer(text):
-        token, start = match[0], match.start()
+    def _emit(self, piece: str, start: int) -> None:
+        self._pieces.append(piece)
+        self._starts.append(start)
+
+    def _read(self, token: str, start: int) -> None:
         if token in _FRACTIONS:
-            open_fractions.append([depth, 2])
-            emit(" ", start)
-            continue
+            self._fractions.append([self._depth, 2])
+            return self._emit(" ", start)
         if token in _DEGREES:
-            while out and out[-1] in " ^":
-                at.pop(), out.pop()
-            emit("\u00b0", start)
-            continue
-        while token.isdecimal() and open_fractions and open_fractions[-1][0] == depth:
-            emit(token[0], start)  # \frac12: each digit is an argument
-            argument_done(start)
+            while self._pieces and self._pieces[-1] in (" ", "^"):
+                self._pieces.pop()
+                self._starts.pop()
+            return self._emit("\u00b0", start)
+        while token.isdecimal() and self._awaits_argument():
+            self._emit(token[0], start)  # \frac12: each digit is an argument
+            self._end_argument(start)
             token = token[1:]
-        depth = max(0, depth + (token == "{") - (token == "}"))
-        if token:
-            emit(_spell(token), start)
-            bare = bool(open_fractions) and open_fractions[-1][0] == depth and not token.isspace()
-            if token == "}" or (bare and token != "{"):
-                argument_done(start)
-    return "".join(out), at
+        if not token:
+            return None
+        self._depth = max(0, self._depth + (token == "{") - (token == "}"))
+        self._emit(_spell(token), start)
+        if token == "}" or (token != "{" and self._awaits_argument() and not token.isspace()):
+            self._end_argument(start)
+        return None
+
+    def _awaits_argument(self) -> bool:
+        return bool(self._fractions) and self._fractions[-1][0] == self._depth
+
+    def _end_argument(self, start: int) -> None:
+        while self._fractions and self._fractions[-1][0] >= self._depth:
+            top = self._fractions[-1]
+            top[1] -= 1
+            if top[1] == 1 and top[0] == self._depth:
+                return self._emit("/", start)
+            self._fractions.pop()  # a finished fraction may itself be an argument: go on
+            self._emit(" ", start)
+        return None
 
 
-def squeeze(text: str, at: Iterable[int], drop: str) -> tuple[str, list[int]]:
-    """`text` lower-cased without the characters in `drop` (and blanks), offsets kept."""
-    kept = [(c, i) for c, i in zip(text, at, strict=True) if c not in drop and not c.isspace()]
-    return "".join(c.lower()[:1] for c, _ in kept), [i for _, i in kept]
+class _Squeezed:
+    """A text in lower case without some of its characters."""
+
+    def __init__(self, text: str, drop: str) -> None:
+        self._text, self._drop = text, drop
+        self.text = text.translate(dict.fromkeys(map(ord, drop))).lower()
+
+    def find(self, needle: str) -> int:
+        """Offset of `needle` in the text before squeezing, or -1."""
+        skip = self.text.find(needle)
+        kept = (i for i, char in enumerate(self._text) if char not in self._drop)
+        return skip if skip < 0 else next(islice(kept, skip, None), 0)
 
 
 _NUMBER = re.compile(
@@ -132,6 +154,7 @@ _AND = re.compile(r"\s*(?:and\s+)?")
 _MAX_DIGITS = 60  # longer runs are compared as text: int() refuses more than 4300 digits
 
 
+@lru_cache(maxsize=4096)
 def _atom(text: str) -> tuple[str, Fraction] | None:
     if not text[0].isalpha():
         digits = re.sub(rf"[,{_THIN} ']", "", text).lstrip("0") or "0"
@@ -164,7 +187,7 @@ def _spoken(run: list[tuple[int, int, str, Fraction]]) -> Iterator[Fraction]:
 
 
 def numbers(plain: str) -> Iterator[tuple[int, int, Fraction]]:
-    """Every non-negative value written in a `view`, as (start, end, value); spans may overlap."""
+    """Every magnitude written in a `View.plain`, as (start, end, value); spans may overlap."""
     atoms: list[tuple[int, int, str, Fraction]] = []
     for match in _NUMBER.finditer(plain):
         if (atom := _atom(match[0])) is None:
@@ -195,7 +218,8 @@ def numbers(plain: str) -> Iterator[tuple[int, int, Fraction]]:
                 yield atoms[index][0], b[1], value
 
 
-_DROP = f"*()[]\u00b0{_THIN}"
+_BLANK = " \t\n\r\u00a0"
+_DROP = f"{_BLANK}*()[]\u00b0{_THIN}"
 _FUNCTION = re.compile(
     r"[a-z]|sqrt|pi|inf|sin|cos|tan|csc|sec|cot|log|ln|exp|pm|binom|overline", re.I
 )
@@ -203,22 +227,21 @@ _UNIT = re.compile(r"\\(?:text|textrm|mbox|mathrm)\s?\{[^{}]{0,80}\}|\^\s?\{?[23
 _NAME = re.compile(
     r"^\s*(?:[A-Za-z]{1,3}|[A-Za-z]\w?\([A-Za-z]\))\s*(?:=|<|>|\u2264|\u2265|in\b|:)"
 )
+_SCIENTIFIC = re.compile(r"\s*-?\s*(\d+(?:\.\d+)?)\s*(?:e[+-]?\d|\*\s*10\s*\^)", re.I)
 _SEPARATOR = re.compile(r"[,;:]|\bor\b|\band\b")
 _MAX_ENTRIES = 24
 _MAX_ANSWER = 1000  # no fragment is as long as that
 
 
-class _Seen:
+class _Seen(View):
     """The readings of one fragment that answers are looked up in."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.plain, self.at = view(text)
+        super().__init__(text)
         self.numbers = list(numbers(self.plain))
-        self.flat, self.flat_at = squeeze(self.plain, self.at, _DROP)
-        self.raw, self.raw_at = squeeze(text, range(len(text)), "${}")
-        together = [(c, i) for c, i in zip(self.plain, self.at, strict=True) if c not in ",\x1f"]
-        self.joined, self.joined_at = "".join(c for c, _ in together), [i for _, i in together]
+        self.flat = _Squeezed(self.plain, _DROP)
+        self.joined = _Squeezed(self.plain, f",{_THIN}")
+        self.raw = _Squeezed(text, _BLANK + "${}")
 
 
 def _number(plain: str) -> tuple[Fraction, str] | None:
@@ -243,7 +266,7 @@ class _Form:
         self.digits: set[str] = set()  # 2 in 12: not the answer, but avoided all the same
         self.texts: set[str] = set()
         self.short: re.Pattern[str] | None = None
-        flat = squeeze(plain, range(len(plain)), _DROP)[0].strip(".,;+")
+        flat = _Squeezed(plain, _DROP).text.strip(".,;+")
         number = _number(plain)
         if number is not None:
             value, written = number
@@ -253,8 +276,8 @@ class _Form:
         elif len(flat.lstrip("-")) > 2:
             self.texts = set(_rewritten(flat))
         elif flat.strip("-"):
-            shown = "".join(c for c in plain if c not in _DROP and not c.isspace())
-            body = r"[\s*]*".join(map(re.escape, shown.strip("-.,;+")))
+            shown = [c for c in plain if c not in _DROP]
+            body = r"[\s*]*".join(map(re.escape, "".join(shown).strip("-.,;+")))
             self.short = re.compile(rf"(?<![A-Za-z0-9]){body}(?![A-Za-z0-9])")
 
     def __bool__(self) -> bool:
@@ -266,18 +289,18 @@ class _Form:
             written = seen.plain[start:end]
             decimals = len(written.partition(".")[2]) if written[-1:].isdecimal() else 0
             if value in self.values or any(_rounds(value, v, decimals) for v in self.values):
-                yield seen.at[start]
+                yield seen.source(start)
         for needle in self.texts:
             if (found := seen.flat.find(needle)) >= 0:
-                yield seen.flat_at[found]
+                yield seen.source(found)
         if self.short and (match := self.short.search(seen.plain)):
-            yield seen.at[match.start()]
+            yield seen.source(match.start())
 
     def brushes(self, seen: _Seen) -> Iterator[int]:
         """Offsets at which the digits of this form occur inside some other number."""
         for needle in self.digits:
             if (found := seen.joined.find(needle)) >= 0:
-                yield seen.joined_at[found]
+                yield seen.source(found)
 
 
 def _rounds(value: Fraction, target: Fraction, decimals: int) -> bool:
@@ -325,11 +348,13 @@ class AnswerGuard:
         self.raw: set[str] = set()
         self.entries: list[_Form] = []
         for answer in self.answers:
-            raw = squeeze(answer, range(len(answer)), "${}")[0]
+            raw = _Squeezed(answer, _BLANK + "${}").text
             self.raw |= {raw, raw.lstrip("-")}
-            plain = view(answer)[0]
-            readings = {plain, view(_UNIT.sub(" ", answer))[0], re.sub(r"=\s*0\s*$", "", plain)}
+            plain = View(answer).plain
+            readings = {plain, View(_UNIT.sub(" ", answer)).plain, re.sub(r"=\s*0\s*$", "", plain)}
             readings |= {_NAME.sub("", reading) for reading in readings}
+            if power := _SCIENTIFIC.match(plain):
+                readings.add(power[1])
             forms = [form for reading in sorted(readings) if (form := _Form(reading))]
             self.forms += forms
             if not self.entries and not any(form.values for form in forms):
@@ -342,7 +367,7 @@ class AnswerGuard:
         for needle in self.raw:
             # One letter is a variable or an article; only _Form.short, with boundaries, may judge.
             if len(needle) > 1 and (at := seen.raw.find(needle)) >= 0:
-                found.append(seen.raw_at[at])
+                found.append(at)
         places = [min(entry.hits(seen), default=-1) for entry in self.entries]
         if places and min(places) >= 0:
             found.append(max(places))  # the entry that completes the tuple
@@ -387,8 +412,9 @@ def expressions(text: str) -> Iterator[tuple[int, str]]:
 
     Sums left unevaluated (48+24) are not offered: they are the step a hint is meant to show.
     """
-    plain, at = view(text)
-    yield from ((at[start], plain[start:end]) for start, end, _ in numbers(plain))
+    seen = View(text)
+    for start, end, _ in numbers(seen.plain):
+        yield seen.source(start), seen.plain[start:end]
     cuts = [0, *(i for match in _EDGE.finditer(text) for i in match.span()), len(text)]
     for start, stop in zip(cuts[::2], cuts[1::2], strict=True):
         side = text[start:stop].strip(" .,")
@@ -396,7 +422,7 @@ def expressions(text: str) -> Iterator[tuple[int, str]]:
         for piece in pieces:
             words = piece.split()
             for candidate in {words[0], words[-1]} if _PROSE.search(piece) else [piece]:
-                bare = view(candidate)[0].strip(" -")
+                bare = View(candidate).plain.strip(" -")
                 unevaluated = set(bare) <= _ARITHMETIC and set(bare) & set("+*-")
                 if bare and not unevaluated:
                     yield max(start, text.find(candidate, start)), candidate

@@ -13,7 +13,7 @@ from typing import Literal
 from dare.curriculum.answer_guard import AnswerGuard, Equal
 from dare.errors import require
 
-MIN_CHARS = 15
+MIN_CHARS = 14
 MAX_CHARS = 280
 _FILLER = 2.5  # plain words that score less are talk: better than nothing, not worth adding
 _MAX_PIECES = 120  # the best of a long text; bounds the work on hostile input
@@ -62,19 +62,18 @@ def skeleton(
     pieces = sorted(enumerate(split(solution)), key=lambda item: -_score(item[1]))
     found: dict[str, tuple[float, int]] = {}
     for place, piece in pieces[:_MAX_PIECES]:
-        if text := _silenced(piece, guard.first_leak):
+        if text := _silenced(piece, guard.leak):
             found.setdefault(text, (_score(text) - (text != piece), place))
+        if len(found) == 4 * limit:  # later pieces score less even before they are cut
+            break
     chosen: dict[int, str] = {}
     shown: frozenset[int] = frozenset()
     for text, (score, place) in sorted(found.items(), key=lambda item: (-item[1][0], item[1][1])):
-        if len(chosen) == limit:
-            break
-        if chosen and score < _FILLER and not _EQUATION.search(text):
-            continue
+        filler = chosen and score < _FILLER and not _EQUATION.search(text)
         entries = shown | guard.shown_entries(text)
         # Fragments that are innocent one by one may spell a tuple out together.
         together = guard.entries and len(entries) == len(guard.entries)
-        if not together and (text := _silenced(text, guard.leak)):
+        if not filler and not together and len(chosen) < limit:
             chosen[place], shown = text, entries
     return [chosen[place] for place in sorted(chosen)]
 

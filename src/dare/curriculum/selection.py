@@ -103,13 +103,14 @@ class Selector:
         if self.config.explore == "off" or covered in (0, count):
             eta, pools = self.config.eta, [np.ones(count, bool)]
             return self._draw_pools(signal_P, tier_P, eta, pools, k, rng, sample_P)[0]
-        parts = self._draw_pools(signal_P, tier_P, 0.0, [~seen_P, seen_P], k, rng, sample_P)
+        pools = [~seen_P, seen_P]
+        unseen, seen = self._draw_pools(signal_P, tier_P, 0.0, pools, k, rng, sample_P)
         share = explore_share(self.config, covered / count)
         if self.config.name != "beta" or self.config.eta == 0.0:
-            return interleave(*parts, share, k, float(rng.random()))
+            return interleave(unseen, seen, share, k, float(rng.random()))
         eta = self.config.eta
         share = min(1.0, share / max(1.0 - eta, 1e-9))
-        rest = interleave(*parts, share, k, float(rng.random()))
+        rest = interleave(unseen, seen, share, k, float(rng.random()))
         every = [np.ones(count, bool)]
         by_tier = self._draw_pools(signal_P, tier_P, 1.0, every, k, rng, sample_P)[0]
         return distinct(interleave(by_tier, rest, eta, 2 * k, float(rng.random())))[:k]

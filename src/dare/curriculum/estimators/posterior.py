@@ -33,7 +33,10 @@ class PosteriorEstimator(Estimator):
 
     def sample(self, rng: np.random.Generator) -> Array:
         """1 - gamma with gamma ~ Beta(alpha, beta): the Thompson draw."""
-        draw: Array = 1.0 - rng.beta(self._arrays["alpha"], self._arrays["beta"])
+        draw = rng.random(self.count)  # Beta(1, 1), where nothing is known
+        alpha, beta = self._arrays["alpha"], self._arrays["beta"]
+        known = np.flatnonzero(alpha + beta != 2.0)
+        draw[known] = 1.0 - rng.beta(alpha[known], beta[known])
         return draw
 
     def evidence(self) -> Array:

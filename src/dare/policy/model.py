@@ -1,0 +1,72 @@
+"""What a run needs to know of a model and its tokenizer, checked before anything is generated."""
+
+from __future__ import annotations
+
+import copy
+import resource
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from dare.errors import InvalidInput
+
+
+def load(model: Any, tokenizer: Any, peft_config: Any = None) -> tuple[Any, Any]:
+    """The model and tokenizer behind a name, a folder or ready objects; adapters added if asked."""
+    if isinstance(model, (str, Path)):
+        tokenizer = AutoTokenizer.from_pretrained(model) if tokenizer is None else tokenizer
+        model = AutoModelForCausalLM.from_pretrained(model)
+    if tokenizer is None:
+        tokenizer = AutoTokenizer.from_pretrained(model.config.name_or_path)
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token_id is None:
+            fix = "set tokenizer.pad_token (or an eos token) before training"
+            raise InvalidInput("processing_class.pad_token", None, fix)
+        tokenizer.pad_token = tokenizer.eos_token
+    if peft_config is not None:
+        from peft import get_peft_model
+
+        model = get_peft_model(model, peft_config)
+    return model, tokenizer
+
+
+def end_ids(model: Any, tokenizer: Any) -> list[int]:
+    """Tokens that end a response: the tokenizer's and the generation config's."""
+    more = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    ends = {tokenizer.eos_token_id, *(more if isinstance(more, (list, tuple)) else [more])}
+    found = sorted(end for end in ends if end is not None)
+    if not found:
+        fix = "set tokenizer.eos_token, or responses would never end"
+        raise InvalidInput("processing_class.eos_token", None, fix)
+    return found
+
+
+def context_of(model: Any) -> int:
+    """Positions that the model can see."""
+    config = model.config.get_text_config()
+    return int(getattr(config, "max_position_embeddings", None) or 1 << 30)
+
+
+class ReferencePolicy:
+    """The policy as it starts: the same weights with adapters off, or a frozen copy."""
+
+    def __init__(self, model: Any, device: torch.device) -> None:
+        self._adapters = hasattr(model, "disable_adapter")
+        frozen = model if self._adapters else copy.deepcopy(model).eval().requires_grad_(False)
+        self.model = frozen.to(device)
+
+    def active(self) -> AbstractContextManager[Any]:
+        """Inside this context `model` is the reference."""
+        return self.model.disable_adapter() if self._adapters else nullcontext()
+
+
+def peak_memory_mb() -> float:
+    """Peak memory: of the device where there is one, of the process otherwise."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 1e6
+    scale = 1e6 if sys.platform == "darwin" else 1e3
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale

@@ -1,0 +1,115 @@
+"""Log-probs of given responses: one code path for behaviour, current and reference policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dare.policy.batching import IntArray, PaddedBatch, bucket, pad
+from dare.policy.logprobs import sampling_logprob, selected_logprob
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The distribution that responses are drawn from."""
+
+    temperature: float = 0.6
+    top_p: float = 0.95
+    top_k: int = 0
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Per token (flat, in the order of the responses) and in total, per response.
+
+    logprobs   at the temperature over the full vocabulary: finite, for the loss
+    total      of the distribution sampled from, nucleus included: for SNIS; may be -inf
+    """
+
+    logprobs: NDArray[np.float32]
+    total: NDArray[np.float64]
+
+
+def response_logits(model: nn.Module, batch: PaddedBatch) -> tuple[Tensor, Tensor]:
+    """Logits that predict each real response token, and those tokens: [N, V] and [N].
+
+    Prompts and padding cost no logits: only the columns of responses are asked for, and of these
+    only the real tokens are kept.
+    """
+    columns = batch.targets.shape[1]
+    output = model(
+        input_ids=batch.input_ids,
+        attention_mask=batch.attention_mask,
+        position_ids=batch.position_ids,
+        use_cache=False,
+        logits_to_keep=columns + 1,
+    )
+    logits: Tensor = output.logits[:, -columns - 1 : -1]
+    return logits[batch.response_mask], batch.targets[batch.response_mask]
+
+
+def batch_logprobs(model: nn.Module, batch: PaddedBatch, temperature: float) -> Tensor:
+    """Log-prob of every real response token, flat in batch order; carries the gradient."""
+    logits, targets = response_logits(model, batch)
+    return selected_logprob(logits, targets, temperature)
+
+
+@torch.inference_mode()
+def score(
+    model: nn.Module,
+    prompts: Sequence[IntArray],
+    responses: Sequence[IntArray],
+    sampling: Sampling,
+    *,
+    pad_id: int,
+    max_batch_tokens: int = 16384,
+    forwards: int | None = None,
+    device: torch.device | str | None = None,
+    progress: Callable[[int], Any] | None = None,
+) -> Scores:
+    """Score responses given their prompts, bucketed by length.
+
+    `forwards` is the number of forward passes that every process must run when the model is
+    sharded; a process with fewer batches repeats its last one and ignores the result.
+    """
+    lengths = np.array([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)], np.int64)
+    sizes = np.array([len(response) for response in responses], dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    flat = np.zeros(int(offsets[-1]), dtype=np.float32)
+    total = np.zeros(len(responses), dtype=np.float64)
+    if device is None:
+        device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    batches = bucket(lengths, max_batch_tokens)
+    for rows in batches:
+        batch = pad(prompts, responses, rows, pad_id).to(device)
+        logits, targets = response_logits(model, batch)
+        tokens = selected_logprob(logits, targets, sampling.temperature)
+        if sampling.top_p < 1.0 or sampling.top_k > 0:
+            exact = sampling_logprob(
+                logits, targets, sampling.temperature, sampling.top_p, sampling.top_k
+            )
+        else:
+            exact = tokens
+        # Rows of the batch are scattered over the flat result; sums are taken in float64.
+        where = np.concatenate([np.arange(offsets[row], offsets[row + 1]) for row in rows])
+        flat[where] = tokens.float().cpu().numpy()
+        owner = np.repeat(np.arange(len(rows)), sizes[rows])
+        values = exact.double().cpu().numpy()
+        finite = np.where(np.isneginf(values), 0.0, values)
+        sums = np.bincount(owner, weights=finite, minlength=len(rows))
+        outside = np.bincount(owner, weights=np.isneginf(values), minlength=len(rows)) > 0
+        total[rows] = np.where(outside, -np.inf, sums)
+        if progress is not None:
+            progress(int(lengths[rows].sum()))
+    for _ in range(len(batches), forwards or 0):
+        response_logits(model, batch)
+    model.train(was_training)
+    return Scores(flat, total)

@@ -1,0 +1,65 @@
+"""Hooks into Trainer's loop: the end of a step, and a polite stop."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from transformers import Trainer, TrainerCallback
+
+
+class StepEnd(TrainerCallback):
+    """Runs `finish` between the optimiser's step and logging, evaluation and saving."""
+
+    def __init__(self, finish: Callable[[], None]) -> None:
+        self._finish = finish
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See TrainerCallback."""
+        self._finish()
+
+
+class StopWhenAsked(TrainerCallback):
+    """Saves and stops at the end of the step in which `asked` was set."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See TrainerCallback."""
+        if self.asked:
+            control.should_save = control.should_training_stop = True
+
+
+@contextlib.contextmanager
+def stop_on_signals(trainer: Trainer) -> Iterator[StopWhenAsked]:
+    """On SIGTERM or Ctrl-C finish the step in flight, save, stop and say how to resume.
+
+    A second signal stops at once; the newest checkpoint is complete in any case.
+    """
+    callback = StopWhenAsked()
+    trainer.add_callback(callback)
+
+    def ask(number: int, frame: Any) -> None:
+        if callback.asked:
+            raise KeyboardInterrupt
+        callback.asked = True
+        folder = trainer.args.output_dir
+        print(
+            f"\nstopping after this step; continue with: dare train --resume {folder}",
+            file=sys.stderr,
+        )
+
+    before: dict[signal.Signals, Any] = {}
+    with contextlib.suppress(ValueError):  # outside the main thread signals are not ours
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, ask)
+    try:
+        yield callback
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        trainer.remove_callback(callback)

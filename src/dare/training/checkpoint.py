@@ -1,0 +1,101 @@
+"""Checkpoints that are complete or absent: staged, hashed, synced, renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+from dare.errors import InvalidInput
+
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"checkpoint-(\d+)")
+
+
+def seal(staged: Path, final: Path) -> None:
+    """Write the manifest, flush everything to disk and move the folder into place."""
+    files = sorted(path for path in staged.rglob("*") if path.is_file())
+    manifest = {str(path.relative_to(staged)): _digest(path) for path in files}
+    (staged / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    for path in [*files, staged / MANIFEST]:
+        _sync(path)
+    for folder in [*(path for path in staged.rglob("*") if path.is_dir()), staged]:
+        _sync(folder)
+    if final.exists():
+        shutil.rmtree(final)
+    os.rename(staged, final)
+    _sync(final.parent)
+
+
+def verify(folder: Path) -> str | None:
+    """Why a checkpoint cannot be trusted, or None."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        return "it has no manifest"
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError:
+        return "its manifest is damaged"
+    for name, digest in manifest.items():
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+        if _digest(folder / name) != digest:
+            return f"{name} is damaged"
+    return None
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """Checkpoint folders of a run, newest first."""
+    found = [
+        (int(match[1]), path)
+        for path in run.glob("checkpoint-*")
+        if (match := _NAME.fullmatch(path.name)) and path.is_dir()
+    ]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def newest(run: Path) -> Path | None:
+    """The newest checkpoint that verifies; damaged ones are named and passed over."""
+    for path in checkpoints(run):
+        reason = verify(path)
+        if reason is None:
+            return path
+        print(f"passing over {path}: {reason}")
+    return None
+
+
+def chosen(run: Path, wanted: str | bool) -> Path | None:
+    """The checkpoint to resume from: a folder by name, or the newest of the run for True."""
+    if wanted is True:
+        return newest(run)
+    path = Path(str(wanted))
+    reason = verify(path)
+    if reason is not None:
+        fix = f"{reason}; resume from another one, or from the run's newest with --resume"
+        raise InvalidInput("resume_from_checkpoint", str(path), fix)
+    return path
+
+
+def rotate(run: Path, keep: int | None) -> None:
+    """Remove all but the newest `keep` checkpoints, and stages that a crash left behind."""
+    for path in run.glob(".stage-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    if keep is not None and keep > 0:
+        for path in checkpoints(run)[keep:]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

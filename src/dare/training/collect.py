@@ -1,0 +1,186 @@
+"""From a plan to scored rollouts, each process its share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from accelerate.utils import gather_object
+
+from dare.curriculum.arrays import Array
+from dare.curriculum.plan import StepPlan
+from dare.curriculum.refresh import ScoreRequest
+from dare.curriculum.rollouts import Conditioning, RolloutBatch
+from dare.policy.batching import IntArray, bucket
+from dare.policy.generate import GenerationRequest, Generator
+from dare.policy.score import Sampling, Scores, score
+from dare.training.prompts import PromptStore
+from dare.training.rewards import Rewards
+
+
+@dataclass
+class Phases:
+    """Seconds and tokens of each phase of a step."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Add the time of this block to phase `name`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def count(self, name: str, tokens: int) -> None:
+        """Add tokens to phase `name`."""
+        self.tokens[name] = self.tokens.get(name, 0) + int(tokens)
+
+
+class Collector:
+    """Generates, rewards and scores what a plan asks for.
+
+    All processes hold the same plan; each does every n-th rollout and they exchange the results,
+    so that all of them end up with the same batch in the same order.
+    """
+
+    def __init__(
+        self,
+        store: PromptStore,
+        generator: Generator,
+        rewards: Rewards,
+        model: Callable[[], Any],
+        sampling: Sampling,
+        *,
+        tokenizer: Any,
+        pad_id: int,
+        context: int,
+        seed: int,
+        rank: int,
+        processes: int,
+        score_batch_tokens: int,
+    ) -> None:
+        self._store, self._generator, self._rewards = store, generator, rewards
+        self._model, self._sampling, self._tokenizer = model, sampling, tokenizer
+        self._pad, self._context, self._seed = pad_id, context, seed
+        self._rank, self._processes = rank, processes
+        self._batch_tokens = score_batch_tokens
+
+    def rollouts(self, plan: StepPlan, phases: Phases, purpose: str) -> RolloutBatch:
+        """The plan's rollouts with rewards and behaviour log-probs, complete on every process."""
+        rows = plan.rows()
+        mine = np.arange(self._rank, len(rows["prompt"]), self._processes)
+        prompts, prompt_R = self.prompt_tokens(plan, rows, mine)
+        room = np.array([self._context - len(prompts[p]) for p in prompt_R], dtype=np.int64)
+        request = GenerationRequest(
+            prompts=prompts,
+            prompt_R=prompt_R,
+            max_tokens_R=np.maximum(1, np.minimum(rows["max_tokens"][mine], room)),
+            noise_R=mine,
+            seed=self._seed,
+            step=plan.step,
+            purpose=purpose,
+        )
+        with phases.measure("generate"):
+            generated = self._generator.generate(request, self._sampling)
+        phases.count("generated", sum(len(tokens) for tokens in generated.tokens))
+        with phases.measure("reward"):
+            reward = self.reward(rows["prompt"][mine], generated.tokens)
+        with phases.measure("score"):
+            scores = self.score([prompts[p] for p in prompt_R], generated.tokens)
+        phases.count("scored", sum(len(tokens) for tokens in generated.tokens))
+        offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in generated.tokens])])
+        local = [
+            (
+                int(row),
+                tokens.astype(np.int32),
+                scores.logprobs[offsets[place] : offsets[place + 1]],
+                float(scores.total[place]),
+                reward[place],
+                int(generated.finish_R[place]),
+            )
+            for place, (row, tokens) in enumerate(zip(mine, generated.tokens, strict=True))
+        ]
+        everyone = gather_object(local) if self._processes > 1 else local
+        everyone.sort(key=lambda rollout: rollout[0])
+        return RolloutBatch.from_lists(
+            rows["prompt"],
+            [rollout[1] for rollout in everyone],
+            [rollout[2] for rollout in everyone],
+            [rollout[4] for rollout in everyone],
+            total_logprob=[rollout[3] for rollout in everyone],
+            conditioning=rows["conditioning"],
+            finish=[rollout[5] for rollout in everyone],
+        )
+
+    def prompt_tokens(
+        self, plan: StepPlan, rows: dict[str, IntArray], mine: IntArray
+    ) -> tuple[list[IntArray], IntArray]:
+        """Distinct prompts (by place in the plan and conditioning), and which each rollout has."""
+        key = rows["place"][mine].astype(np.int64) * len(Conditioning) + rows["conditioning"][mine]
+        distinct, inverse = np.unique(key, return_inverse=True)
+        prompts = []
+        for value in distinct.tolist():
+            place, conditioning = divmod(value, len(Conditioning))
+            row = int(plan.prompt_P[place])
+            tokens = self._store.tokens(row, conditioning, plan.hints[place])
+            if len(tokens) >= self._context:  # a hint that does not fit is no help
+                tokens = self._store.tokens(row)
+            prompts.append(tokens)
+        return prompts, inverse.reshape(-1)
+
+    def reward(
+        self, rows: IntArray, tokens: list[IntArray], store: PromptStore | None = None
+    ) -> list[float | None]:
+        """Rewards of these responses, as text (or messages, where the prompt is messages)."""
+        store = store or self._store
+        if not len(rows):
+            return []
+        texts = self._tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        prompts = [store.records[row]["prompt"] for row in rows.tolist()]
+        completions = [
+            text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+            for prompt, text in zip(prompts, texts, strict=True)
+        ]
+        columns = store.columns(rows.tolist())
+        return self._rewards(prompts, completions, [t.tolist() for t in tokens], columns)
+
+    def score(self, prompts: list[IntArray], responses: list[IntArray]) -> Scores:
+        """Log-probs of these responses under the policy of now; every process takes part."""
+        lengths = np.array([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)])
+        forwards = len(bucket(lengths, self._batch_tokens)) if len(lengths) else 0
+        if self._processes > 1:
+            forwards = max(gather_object([forwards]))
+        return score(
+            self._model(),
+            prompts,
+            responses,
+            self._sampling,
+            pad_id=self._pad,
+            max_batch_tokens=self._batch_tokens,
+            forwards=forwards,
+        )
+
+    def rescore(self, request: ScoreRequest) -> Array:
+        """Scorer for `Curriculum.refresh`: plain rollouts of the buffer, shared over processes."""
+        batch = request.rollouts
+        mine = np.arange(self._rank, len(batch), self._processes)
+        prompts = [self._store.tokens(int(row)) for row in batch.prompt_R[mine]]
+        responses = [
+            batch.tokens[batch.offsets[row] : batch.offsets[row + 1]].astype(np.int64)
+            for row in mine
+        ]
+        total = self.score(prompts, responses).total
+        pairs = list(zip(mine.tolist(), total.tolist(), strict=True))
+        if self._processes > 1:
+            pairs = gather_object(pairs)
+        result = np.empty(len(batch))
+        for row, value in pairs:
+            result[row] = value
+        return result

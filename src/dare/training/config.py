@@ -1,0 +1,133 @@
+"""DareConfig: transformers' TrainingArguments with DARE's settings, under names TRL users know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import TrainingArguments
+
+from dare.config import CurriculumConfig
+from dare.errors import InvalidInput, require
+from dare.policy.score import Sampling
+
+
+@dataclass
+class DareConfig(TrainingArguments):
+    """Everything a run is made of.
+
+    The method's own knobs are those of `CurriculumConfig`; `preset` names a full set of them and
+    `curriculum` changes single ones by dotted name, for instance {"selection.kappa": 8}. A few of
+    them also have the name that GRPO users know; where given, these win.
+    """
+
+    # Defaults of transformers that make no sense here, or that the method fixes.
+    learning_rate: float = field(default=2e-6, metadata={"help": "Learning rate of AdamW."})
+    lr_scheduler_type: str = field(default="constant", metadata={"help": "Schedule of the rate."})
+    max_steps: int = field(default=200, metadata={"help": "Optimiser steps of the run."})
+    logging_steps: float = field(default=1, metadata={"help": "Steps between two log lines."})
+    save_steps: float = field(default=20, metadata={"help": "Steps between two checkpoints."})
+    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept."})
+    remove_unused_columns: bool = field(
+        default=False, metadata={"help": "Must stay False: reward functions read the columns."}
+    )
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "A NaN loss is shown as it is."}
+    )
+
+    preset: str = field(default="dare", metadata={"help": "Named settings of the curriculum."})
+    curriculum: dict[str, Any] | None = field(
+        default=None, metadata={"help": "Changes to the preset, by dotted name."}
+    )
+    rollout_budget: int | None = field(
+        default=None, metadata={"help": "R: rollouts a step trains on, over all processes."}
+    )
+    num_generations: int | None = field(
+        default=None, metadata={"help": "G: group size of medium prompts (medium.group_size)."}
+    )
+    max_completion_length: int | None = field(
+        default=None, metadata={"help": "Full token budget of a response (max_tokens)."}
+    )
+    epsilon: float | None = field(
+        default=None, metadata={"help": "Clip range of medium prompts, both sides."}
+    )
+    epsilon_high: float | None = field(
+        default=None, metadata={"help": "Upper clip range of medium prompts where it differs."}
+    )
+    temperature: float = field(default=0.6, metadata={"help": "Sampling temperature."})
+    top_p: float = field(default=0.95, metadata={"help": "Nucleus: 1.0 keeps every token."})
+    top_k: int = field(default=0, metadata={"help": "Most likely tokens kept; 0 keeps all."})
+    beta: float = field(
+        default=0.0, metadata={"help": "Weight of the KL to the reference policy; 0 loads none."}
+    )
+    hint_conditioning: str = field(
+        default="original",
+        metadata={"help": "Helped rollouts are trained on the `original` or the `hinted` prompt."},
+    )
+    system_prompt: str | None = field(
+        default=None, metadata={"help": "System message put before every prompt."}
+    )
+    reward_weights: list[float] | None = field(
+        default=None, metadata={"help": "Weights of several reward functions; default equal."}
+    )
+    generation_rows: int = field(
+        default=512, metadata={"help": "Rollouts decoded at once on a device."}
+    )
+    score_batch_tokens: int = field(
+        default=16384, metadata={"help": "Padded tokens of one scoring forward pass."}
+    )
+    eval_temperature: float = field(
+        default=0.0, metadata={"help": "Temperature of evaluation; 0 is greedy."}
+    )
+    eval_samples: int = field(default=1, metadata={"help": "Responses to each evaluation prompt."})
+    sample_rows: int = field(
+        default=2, metadata={"help": "Rollouts of each tier kept per step in samples.jsonl."}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.temperature > 0, "temperature", self.temperature, "must be positive")
+        require(0 < self.top_p <= 1, "top_p", self.top_p, "must be in (0, 1]")
+        require(self.top_k >= 0, "top_k", self.top_k, "0 keeps all tokens")
+        require(self.beta >= 0, "beta", self.beta, "must not be negative")
+        require(self.max_steps > 0, "max_steps", self.max_steps, "say how many steps to train")
+        choices = ("original", "hinted")
+        fix = "choose 'original' or 'hinted'"
+        require(self.hint_conditioning in choices, "hint_conditioning", self.hint_conditioning, fix)
+        if getattr(self, "auto_find_batch_size", False):
+            fix = "is not supported: a step's rollouts are planned for a fixed batch size"
+            raise InvalidInput("auto_find_batch_size", True, fix)
+
+    @property
+    def sampling(self) -> Sampling:
+        """The distribution that rollouts are drawn from."""
+        return Sampling(self.temperature, self.top_p, self.top_k)
+
+    def curriculum_config(self) -> CurriculumConfig:
+        """The curriculum's settings: preset, then `curriculum`, then the familiar names."""
+        changes = dict(self.curriculum or {})
+        changes["seed"] = self.seed
+        named = {
+            "rollout_budget": self.rollout_budget,
+            "medium.group_size": self.num_generations,
+            "max_tokens": self.max_completion_length,
+            "medium.clip_low": self.epsilon,
+            "medium.clip_high": self.epsilon if self.epsilon_high is None else self.epsilon_high,
+        }
+        changes.update({name: value for name, value in named.items() if value is not None})
+        return CurriculumConfig.preset(self.preset, **changes)
+
+    def accumulation(self, rollouts: int, processes: int) -> int:
+        """Micro-batches a step takes on each process; an uneven split is refused."""
+        rows = self.per_device_train_batch_size * processes
+        if rollouts % rows:
+            fits = [
+                d for d in range(1, rollouts // processes + 1) if rollouts % (d * processes) == 0
+            ]
+            near = min(fits, key=lambda d: abs(d - self.per_device_train_batch_size), default=1)
+            fix = (
+                f"{rollouts} rollouts do not split into rows of {self.per_device_train_batch_size} "
+                f"on {processes} process(es); try {near}"
+            )
+            raise InvalidInput("per_device_train_batch_size", self.per_device_train_batch_size, fix)
+        return rollouts // rows

@@ -1,0 +1,129 @@
+"""Data set rows as prompts: texts, columns for rewards, and token ids under each conditioning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dare.curriculum.hints import hinted, think_longer
+from dare.curriculum.prompts import PromptTable
+from dare.curriculum.rollouts import Conditioning
+from dare.errors import InvalidInput
+from dare.policy.batching import IntArray
+
+Message = dict[str, str]
+
+
+class PromptStore:
+    """The prompt table with what the policy and the rewards need of each row.
+
+    `prompt` is a string or a list of messages. Other columns go to the reward functions as they
+    are; `answer`, `level` and `source` are used by the curriculum too where present.
+    """
+
+    def __init__(
+        self, dataset: Iterable[Mapping[str, Any]], tokenizer: Any, system_prompt: str | None = None
+    ) -> None:
+        self._tokenizer, self._system = tokenizer, system_prompt
+        records = [dict(row) for row in dataset]
+        if not records:
+            raise InvalidInput("train_dataset", 0, "has no rows")
+        if "prompt" not in records[0]:
+            columns = ", ".join(sorted(records[0]))
+            fix = f"rename one of its columns ({columns}) to 'prompt'"
+            raise InvalidInput("train_dataset", "no column 'prompt'", fix)
+        self._check_answers(records)
+        texts = [_text_of(row, place) for place, row in enumerate(records)]
+        self.table = PromptTable.from_records(
+            {**row, "prompt": text} for row, text in zip(records, texts, strict=True)
+        )
+        self.records = [records[row] for row in self.table.dataset_row_P.tolist()]
+        self._tokens: dict[int, IntArray] = {}
+
+    @staticmethod
+    def _check_answers(records: list[dict[str, Any]]) -> None:
+        if "answer" not in records[0]:
+            return
+        for place, row in enumerate(records):
+            answer = row.get("answer")
+            if answer is None or not str(answer).strip():
+                fix = "every row needs an answer; drop the row or fill it in"
+                raise InvalidInput(f"train_dataset[{place}]['answer']", answer, fix)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def columns(self, rows: Iterable[int]) -> dict[str, list[Any]]:
+        """Every column but the prompt for these rows, as reward functions take them."""
+        names = [name for name in self.records[0] if name != "prompt"]
+        picked = [self.records[row] for row in rows]
+        return {name: [record.get(name) for record in picked] for name in names}
+
+    def messages(self, row: int, conditioning: int, fragments: list[str]) -> list[Message]:
+        """The conversation that the policy is shown."""
+        prompt = self.records[row]["prompt"]
+        turns: list[Message] = (
+            [{"role": "user", "content": prompt}]
+            if isinstance(prompt, str)
+            else [dict(turn) for turn in prompt]
+        )
+        if self._system is not None and turns[0]["role"] != "system":
+            turns.insert(0, {"role": "system", "content": self._system})
+        if conditioning == Conditioning.HINTED:
+            turns[-1]["content"] = hinted(turns[-1]["content"], fragments)
+        elif conditioning == Conditioning.THINK_LONGER:
+            turns[-1]["content"] = think_longer(turns[-1]["content"])
+        return turns
+
+    def tokens(
+        self, row: int, conditioning: int = Conditioning.PLAIN, fragments: list[str] | None = None
+    ) -> IntArray:
+        """Token ids up to where the response begins; plain ones are remembered."""
+        if conditioning == Conditioning.PLAIN:
+            if row not in self._tokens:
+                self._tokens[row] = self.encode(self.messages(row, conditioning, []))
+            return self._tokens[row]
+        return self.encode(self.messages(row, conditioning, fragments or []))
+
+    def encode(self, messages: list[Message]) -> IntArray:
+        """By the chat template; a base model without one reads the contents, one a line."""
+        if getattr(self._tokenizer, "chat_template", None):
+            text = self._tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False
+            )
+            ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        else:
+            text = "\n".join(turn["content"] for turn in messages) + "\n"
+            ids = self._tokenizer(text)["input_ids"]
+        return np.asarray(ids, dtype=np.int64)
+
+    def check_lengths(self, context: int, max_tokens: int) -> None:
+        """Every plain prompt must leave room for a full response."""
+        for row in range(len(self)):
+            size = len(self.tokens(row))
+            if size + max_tokens > context:
+                name = self.table.ids([row])[0]
+                fix = (
+                    f"{size} tokens and a response of {max_tokens} exceed the context of "
+                    f"{context}; drop the row or lower max_completion_length"
+                )
+                raise InvalidInput(f"prompt {name}", self.records[row]["prompt"], fix)
+
+
+def _text_of(row: Mapping[str, Any], place: int) -> str:
+    """What identifies a prompt: its text, or its messages in a canonical form."""
+    prompt = row.get("prompt")
+    if isinstance(prompt, str):
+        return prompt
+    good = (
+        isinstance(prompt, list)
+        and prompt
+        and all(isinstance(turn, Mapping) and {"role", "content"} <= set(turn) for turn in prompt)
+    )
+    if not good:
+        fix = "must be a string or a list of messages with 'role' and 'content'"
+        raise InvalidInput(f"train_dataset[{place}]['prompt']", prompt, fix)
+    return json.dumps([[turn["role"], turn["content"]] for turn in prompt or []])

@@ -1,0 +1,437 @@
+"""DareTrainer: transformers' Trainer, with the curriculum deciding what each step trains on."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from accelerate.utils import gather_object
+from packaging.version import Version
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback
+
+from dare.curriculum import Curriculum, Services, TrainBatch
+from dare.curriculum.plan import StepPlan
+from dare.curriculum.rollouts import Conditioning, RolloutBatch
+from dare.errors import InvalidInput
+from dare.policy.embed import embed_prompts
+from dare.policy.generate import Generator, TransformersGenerator
+from dare.policy.loss import LossInputs, clipped_loss
+from dare.policy.model import ReferencePolicy, context_of, end_ids, load, peak_memory_mb
+from dare.policy.score import batch_logprobs, score
+from dare.state import load_state, save_state
+from dare.training import checkpoint
+from dare.training.callbacks import StepEnd, stop_on_signals
+from dare.training.collect import Collector, Phases
+from dare.training.config import DareConfig
+from dare.training.evaluate import evaluate_policy
+from dare.training.micro import micro_batch, shares
+from dare.training.prompts import PromptStore
+from dare.training.records import sample_records, selection_record
+from dare.training.rewards import RewardFunction, Rewards
+from dare.training.run_folder import RunFolder
+
+
+class DareTrainer(Trainer):
+    """Trains a causal language model on verifiable rewards with a difficulty-adaptive curriculum.
+
+    The constructor is that of TRL's GRPOTrainer: a model (or its name), reward functions, a
+    DareConfig, data sets with a column `prompt`, a tokenizer, and optionally a PEFT config.
+    """
+
+    args: DareConfig
+    processing_class: Any
+    # The loss is already the mean over the whole step (transformers 5.19 on reads this).
+    loss_is_scaled_for_ga = True
+
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: RewardFunction | Sequence[RewardFunction],
+        args: DareConfig | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        peft_config: Any = None,
+        generator: Generator | None = None,
+        services: Services | None = None,
+    ) -> None:
+        args = DareConfig() if args is None else args
+        model, processing_class = load(model, processing_class, peft_config)
+        if train_dataset is None:
+            raise InvalidInput("train_dataset", None, "give a data set with a column 'prompt'")
+        self.settings = args.curriculum_config()
+        self.rewards = Rewards(reward_funcs, args.reward_weights)
+        self.store = PromptStore(train_dataset, processing_class, args.system_prompt)
+        self.rewards.check_columns([name for name in self.store.records[0] if name != "prompt"])
+        context = context_of(model)
+        self.store.check_lengths(context, self.settings.max_tokens)
+        rows = self.settings.rollout_budget
+        args.gradient_accumulation_steps = args.accumulation(rows, args.world_size)
+        super().__init__(
+            model=model,
+            args=args,
+            train_dataset=list(range(len(self.store))),
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            data_collator=lambda items: {"tick": torch.zeros(1)},
+            callbacks=callbacks,
+            optimizers=optimizers,
+        )
+        if Version(transformers.__version__) < Version("5.19.0"):
+            # Older versions divide the loss by the accumulation steps unless these two say no.
+            self.model_accepts_loss_kwargs = False
+            self.compute_loss_func = lambda *_: None
+        device = self.accelerator.device
+        self.reference = ReferencePolicy(model, device) if args.beta > 0 else None
+        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
+        self._rank, self._processes = rank, processes
+        pad, ends = processing_class.pad_token_id, end_ids(model, processing_class)
+        self.generator = generator or TransformersGenerator(
+            self._bare_model, pad_id=pad, end_ids=ends, max_rows=args.generation_rows
+        )
+        self.collector = Collector(
+            self.store,
+            self.generator,
+            self.rewards,
+            self._bare_model,
+            args.sampling,
+            tokenizer=processing_class,
+            pad_id=pad,
+            context=context,
+            seed=args.seed,
+            rank=rank,
+            processes=processes,
+            score_batch_tokens=args.score_batch_tokens,
+        )
+        self._services = services or Services()
+        self.curriculum: Curriculum | None = None
+        self.folder = RunFolder(str(args.output_dir), writes=self.is_world_process_zero())
+        self._waiting: list[dict[str, Any]] = []
+        self._phases = Phases()
+        self._record: dict[str, Any] | None = None
+        self._loss = 0.0
+        self._generated = 0
+        self.add_callback(StepEnd(self.finish_step))
+
+    # ---- the loop ----
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> Any:
+        """Train, or continue from a checkpoint: True takes the newest one that verifies."""
+        run = self.folder.path
+        found = None
+        if resume_from_checkpoint:
+            found = checkpoint.chosen(run, resume_from_checkpoint)
+            if found is None:
+                raise InvalidInput("resume_from_checkpoint", str(run), "has no usable checkpoint")
+        elif checkpoint.checkpoints(run):
+            fix = "holds checkpoints of another run; resume it, or choose another folder"
+            raise InvalidInput("output_dir", str(run), fix)
+        self._start(found)
+        with stop_on_signals(self):
+            start = None if found is None else str(found)
+            result = super().train(start, trial, ignore_keys_for_eval)
+        self._flush()
+        return result
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """A clock: one tick a micro-batch. What a step trains on is planned when it begins."""
+        ticks = self.args.max_steps * self.args.gradient_accumulation_steps
+        return DataLoader(range(ticks), batch_size=1, collate_fn=lambda _: {"tick": torch.zeros(1)})  # type: ignore[arg-type]
+
+    def training_step(
+        self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Plan and roll out at the first tick of a step; train on one micro-batch each tick."""
+        if not self._waiting:
+            self._waiting = self._collect()
+        with self._phases.measure("train"):
+            loss = super().training_step(model, self._waiting.pop(0), num_items_in_batch)
+        self._loss += float(loss)
+        return loss
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """The clipped objective of one micro-batch, scaled so that processes may be averaged."""
+        padded = inputs["padded"].to(self.accelerator.device)
+        logprob = batch_logprobs(model, padded, self.args.temperature)
+        names = ("behaviour", "advantage", "weight", "clip_low", "clip_high", "reference")
+        given = {name: inputs[name].to(logprob.device) for name in names if name in inputs}
+        output = clipped_loss(logprob, LossInputs(**given), self.args.beta)
+        self._totals["clipped"] += float(output.clipped)
+        self._totals["kl"] += float(output.kl)
+        loss = output.loss * self._processes
+        return (loss, None) if return_outputs else loss
+
+    def _collect(self) -> list[dict[str, Any]]:
+        """Roll out probe plans, then the step's own; returns this process's micro-batches."""
+        curriculum = self._live()
+        self._phases, self._loss = Phases(), 0.0
+        self._totals = {"clipped": 0.0, "kl": 0.0}
+        probes = 0
+        while True:
+            with self._phases.measure("plan"):
+                plan = curriculum.plan()
+            rollouts = self.collector.rollouts(plan, self._phases, f"generate {probes}")
+            with self._phases.measure("plan"):
+                batch = curriculum.observe(rollouts)
+            if batch is not None:
+                break
+            probes += 1
+        micro = self._micro_batches(plan, batch)
+        self._generated += self._everywhere(self._phases.tokens["generated"])
+        self._note(plan, rollouts, batch)
+        return micro
+
+    def _micro_batches(self, plan: StepPlan, batch: TrainBatch) -> list[dict[str, Any]]:
+        prompts = self._training_prompts(plan, batch)
+        # Without a KL term a rollout of advantage 0 has no gradient: it is not read at all.
+        useful = batch.weight_R > 0
+        if self.args.beta == 0.0:
+            useful &= batch.advantage_R != 0
+        rows = np.flatnonzero(useful)
+        lengths = np.array([len(prompts[row]) + batch.rollouts.length_R[row] for row in rows])
+        hands = shares(lengths, self._processes, self.args.gradient_accumulation_steps)
+        mine = [rows[part] for part in hands[self._rank]]
+        reference = self._reference_logprobs(prompts, batch) if self.reference is not None else None
+        pad = self.processing_class.pad_token_id
+        batch_tokens = int(sum(batch.rollouts.length_R[part].sum() for part in mine))
+        self._phases.count("trained", batch_tokens)
+        result = []
+        for part in mine:
+            if len(part):
+                result.append(micro_batch(batch, prompts, part, pad, reference))
+                continue
+            # Every process runs the same number of passes: an empty share reads one row in vain.
+            shortest = int(np.argmin(batch.rollouts.length_R))
+            dummy = micro_batch(batch, prompts, np.array([shortest]), pad, reference)
+            dummy["weight"] = torch.zeros_like(dummy["weight"])
+            result.append(dummy)
+        return result
+
+    def _training_prompts(self, plan: StepPlan, batch: TrainBatch) -> list[Any]:
+        """Token ids before each response: the original prompt, or the one it was sampled under."""
+        hinted = self.args.hint_conditioning == "hinted"
+        place_of = {int(row): place for place, row in enumerate(plan.prompt_P)}
+        prompts = []
+        for row, kind, uid in zip(
+            batch.rollouts.prompt_R.tolist(),
+            batch.rollouts.conditioning_R.tolist(),
+            batch.uid_R.tolist(),
+            strict=True,
+        ):
+            # The hint of a replayed rollout is not kept: it is trained on the original prompt.
+            if hinted and kind != Conditioning.PLAIN and uid < 0:
+                prompts.append(self.store.tokens(row, kind, plan.hints[place_of[row]]))
+            else:
+                prompts.append(self.store.tokens(row))
+        return prompts
+
+    def finish_step(self) -> None:
+        """After the optimiser's step: realign the estimates, write what happened."""
+        curriculum = self._live()
+        step_tokens = self._everywhere(self._phases.tokens.get("trained", 0))
+        step_tokens += self._everywhere(self._phases.tokens["generated"])
+        budget = int(self.settings.estimator.refresh_share * step_tokens)
+        with self._phases.measure("refresh"):
+            spent = curriculum.refresh(self.collector.rescore, budget)
+        if self._record is not None:
+            record = self._record
+            record["loss"] = self._sum(self._loss) / self._processes
+            record.update({f"objective_{k}": self._sum(v) for k, v in self._totals.items()})
+            record["tokens"] = {
+                "generated": self._everywhere(self._phases.tokens["generated"]),
+                "scored": self._everywhere(self._phases.tokens.get("scored", 0)),
+                "refreshed": spent,
+                "trained": self._everywhere(self._phases.tokens.get("trained", 0)),
+            }
+            record["generated_tokens_total"] = self._generated
+            record["seconds"] = {name: round(t, 4) for name, t in self._phases.seconds.items()}
+            record["memory_mb"] = round(peak_memory_mb(), 1)
+            record["time"] = round(time.time(), 3)
+        self.folder.write_table(curriculum.table())
+
+    # ---- evaluation, logs ----
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Success on a data set with the rewards of training, overall and by level."""
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if dataset is None:
+            raise InvalidInput("eval_dataset", None, "give a data set to evaluate on")
+        result = evaluate_policy(self, dataset)
+        step = self.state.global_step
+        line = {"step": step, "generated_tokens_total": self._generated, **result}
+        self.folder.append("eval.jsonl", line)
+        logs = {
+            f"{metric_key_prefix}_{name}": value
+            for name, value in result.items()
+            if isinstance(value, (int, float))
+        }
+        self.log(dict(logs))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, logs)
+        return logs
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Trainer's logs, with the curriculum's figures added to a step's line."""
+        if "loss" in logs and self._record is not None:
+            for name in ("grad_norm", "learning_rate"):
+                if name in logs:
+                    self._record[name] = float(logs[name])
+            flat = {k: v for k, v in self._record.items() if isinstance(v, (int, float))}
+            logs = {**{k: v for k, v in flat.items() if k not in ("step", "time")}, **logs}
+        super().log(logs, start_time)
+        self._flush()
+
+    def _note(self, plan: StepPlan, rollouts: RolloutBatch, batch: TrainBatch) -> None:
+        """Start the step's record; its selection and a few samples are written at once."""
+        self._flush()
+        length = rollouts.length_R
+        self._record = {
+            **self._live().metrics(),
+            "length": float(length.mean()) if len(length) else 0.0,
+            "truncated": float((rollouts.finish_R == 1).mean()) if len(length) else 0.0,
+        }
+        self._record["step"] = plan.step
+        self.folder.append("selections.jsonl", selection_record(plan, rollouts))
+        for sample in sample_records(self, plan, rollouts, self.args.sample_rows):
+            self.folder.append("samples.jsonl", sample)
+
+    def _flush(self) -> None:
+        if self._record is not None and "tokens" in self._record:
+            self.folder.append("metrics.jsonl", self._record)
+            self._record = None
+
+    # ---- state ----
+
+    def _start(self, found: Path | None) -> None:
+        """Build the curriculum, from the checkpoint where there is one."""
+        services = self._services
+        state = load_state(found / "curriculum") if found is not None else None
+        cold = state is None or state["meta"]["cold"] or self.settings.estimator.name == "teacher"
+        wanted = (
+            self.settings.cold_start.references > 0 or self.settings.estimator.name == "teacher"
+        )
+        embeddings = services.embeddings
+        if cold and wanted and embeddings is None:
+            plain = [self.store.tokens(row) for row in range(len(self.store))]
+            self._bare_model().to(self.accelerator.device)
+            embeddings = embed_prompts(
+                self._bare_model(), plain, pad_id=self.processing_class.pad_token_id
+            )
+
+        def decode(tokens: Any) -> str:
+            return str(self.processing_class.decode(tokens, skip_special_tokens=True))
+
+        services = Services(
+            entropy=services.entropy,
+            ask=services.ask,
+            decode=services.decode or decode,
+            verify=services.verify,
+            teacher=services.teacher,
+            embeddings=embeddings,
+        )
+        self.curriculum = Curriculum(self.store.table, self.settings, services)
+        if state is not None:
+            self.curriculum.load_state_dict(state)
+            self._generated = int(state["meta"]["generated_tokens_total"])
+            self.folder.rewind(self.curriculum.step)
+        self.folder.write_config(self._resolved())
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Trainer's checkpoint plus the curriculum, staged and sealed.
+
+        The one private method of Trainer that is overridden: it has no hook around the writing
+        of a checkpoint, and a folder that fills up in place cannot be complete or absent.
+        """
+        self._flush()
+        run = self.folder.path
+        final = run / f"checkpoint-{self.state.global_step}"
+        stage = run / f".stage-{self.state.global_step}"
+        keep, self.args.save_total_limit = self.args.save_total_limit, None
+        self.args.output_dir = str(stage)
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.output_dir, self.args.save_total_limit = str(run), keep
+        self.accelerator.wait_for_everyone()
+        if self.is_world_process_zero():
+            inner = stage / final.name
+            state = self._live().state_dict()
+            state["meta"]["generated_tokens_total"] = self._generated
+            save_state(state, inner / "curriculum")
+            checkpoint.seal(inner, final)
+            checkpoint.rotate(run, keep)
+        self.accelerator.wait_for_everyone()
+
+    def _resolved(self) -> dict[str, Any]:
+        names = ("dare-rl", "torch", "transformers", "accelerate", "peft", "numpy")
+        versions = {"python": platform.python_version()}
+        for name in names:
+            try:
+                versions[name] = version(name)
+            except PackageNotFoundError:
+                continue
+        return {
+            "curriculum": self.settings.to_dict(),
+            "training": self.args.to_dict(),
+            "prompts": len(self.store),
+            "processes": self._processes,
+            "versions": versions,
+        }
+
+    # ---- helpers ----
+
+    def _live(self) -> Curriculum:
+        if self.curriculum is None:
+            self._start(None)
+        assert self.curriculum is not None
+        return self.curriculum
+
+    def _bare_model(self) -> Any:
+        """The module under DDP's wrapper; fetched anew each time, since FSDP replaces it."""
+        return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+
+    def _reference_logprobs(self, prompts: list[Any], batch: TrainBatch) -> Any:
+        offsets = batch.rollouts.offsets
+        responses = [
+            batch.rollouts.tokens[offsets[row] : offsets[row + 1]].astype(np.int64)
+            for row in range(len(batch.rollouts))
+        ]
+        assert self.reference is not None
+        with self.reference.active():
+            return score(
+                self.reference.model,
+                prompts,
+                responses,
+                self.args.sampling,
+                pad_id=self.processing_class.pad_token_id,
+                max_batch_tokens=self.args.score_batch_tokens,
+            ).logprobs
+
+    def _everywhere(self, value: int) -> int:
+        """Sum of a count over processes."""
+        return int(self._sum(value))
+
+    def _sum(self, value: float) -> float:
+        return float(sum(gather_object([value]))) if self._processes > 1 else float(value)
