@@ -256,18 +256,18 @@ class CurriculumConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CurriculumConfig:
         """From nested or dotted keys; an unknown key is an error that names the nearest one."""
-        built = _build(cls, _nest(values), "")
+        built = _build(cls, nest(values), "")
         assert isinstance(built, cls)
         return built
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> CurriculumConfig:
         """A shipped preset (see `preset_names`), with changes as keywords or dotted keys."""
-        return cls.from_dict(_merge(load_preset(name), _nest(overrides)))
+        return cls.from_dict(_merge(load_preset(name), nest(overrides)))
 
     def replace(self, values: Mapping[str, Any]) -> CurriculumConfig:
         """A copy with these nested or dotted keys changed."""
-        return self.from_dict(_merge(self.to_dict(), _nest(values)))
+        return self.from_dict(_merge(self.to_dict(), nest(values)))
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain values, ready for YAML or JSON."""
@@ -288,17 +288,17 @@ def load_preset(name: str) -> dict[str, Any]:
     return yaml.safe_load(text) or {}
 
 
-def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
+def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     """{'easy.below': 0.2} becomes {'easy': {'below': 0.2}}."""
     nested: dict[str, Any] = {}
     for key, value in values.items():
         head, _, rest = str(key).partition(".")
-        inner = _nest({rest: value}) if rest else value
+        inner = nest({rest: value}) if rest else value
         if isinstance(inner, Mapping):
             before = nested.get(head, {})
             if not isinstance(before, Mapping):
                 raise InvalidInput(str(key), value, f"{head!r} is given as a plain value too")
-            inner = _merge(before, _nest(inner))
+            inner = _merge(before, nest(inner))
         nested[head] = inner
     return nested
 

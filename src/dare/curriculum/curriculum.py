@@ -61,7 +61,7 @@ class Curriculum:
         self._embeddings: Array | None = None
         if self.services.embeddings is not None:
             self._embeddings = coldstart.check_embeddings(self.services.embeddings, count)
-        self._cold = self.config.cold_start.references > 0
+        self._cold = self.config.cold_start.references > 0 and self.estimator.uses_prior
         self._probes = 0
         self._pending: StepPlan | None = None
         self._metrics: dict[str, float] = {}

@@ -21,15 +21,23 @@ class RunFolder:
     def __init__(self, folder: str | Path, *, writes: bool = True) -> None:
         self.path = Path(folder)
         self.writes = writes
-        if writes:
-            self.path.mkdir(parents=True, exist_ok=True)
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
         """Add a line to one of FILES."""
         if not self.writes:
             return
+        self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / name, "a", encoding="utf-8") as lines:
             lines.write(json.dumps(_plain(record), allow_nan=False) + "\n")
+
+    def append_evaluation(self, record: Mapping[str, Any]) -> None:
+        """Add a line to eval.jsonl, unless the last one is of the same step (after a resume)."""
+        path = self.path / "eval.jsonl"
+        if self.writes and path.exists():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            if lines and json.loads(lines[-1])["step"] == record["step"]:
+                return
+        self.append("eval.jsonl", record)
 
     def rewind(self, step: int) -> None:
         """Forget every line of a step at or after `step`, and a last line that was cut off."""
@@ -57,6 +65,7 @@ class RunFolder:
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Everything resolved, with versions, as config.yaml."""
         if self.writes:
+            self.path.mkdir(parents=True, exist_ok=True)
             text = yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
             (self.path / "config.yaml").write_text(text, encoding="utf-8")
 
@@ -64,6 +73,7 @@ class RunFolder:
         """The difficulty table as difficulty.parquet, replaced as a whole."""
         if not self.writes:
             return
+        self.path.mkdir(parents=True, exist_ok=True)
         import pyarrow
         import pyarrow.parquet
 

@@ -41,8 +41,10 @@ class Estimator:
     remember is in `_arrays` (one row a prompt) and `_scalars`.
     """
 
-    # Rows to roll out before the step can be planned, with the policy as it is now.
     probe_group: int = 8
+    """Rollouts of each prompt that `probe` names."""
+    uses_prior: bool = True
+    """False where unseen prompts have their own rule: no reference set is rolled out then."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -50,8 +52,9 @@ class Estimator:
         self._scalars: dict[str, Any] = {}
 
     def set_prior(self, prior_P: Array) -> None:
-        """Cold-start difficulties of all prompts; those without history take them over."""
-        self._arrays["difficulty"] = check_rates(prior_P, self.count, "cold start").copy()
+        """Cold-start difficulties of all prompts; ignored by estimators with their own rule."""
+        if self.uses_prior:
+            self._arrays["difficulty"] = check_rates(prior_P, self.count, "cold start").copy()
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from one step's outcomes."""

@@ -15,15 +15,14 @@ class CurrentEstimator(Estimator):
     goes on with what qualified, so that a data set without medium prompts cannot hang a run.
     """
 
+    uses_prior = False
+
     def __init__(self, count: int, low: float, high: float, wanted: int, max_probes: int) -> None:
         super().__init__(count)
         self._low, self._high = low, high
         self._wanted, self._max_probes = wanted, max_probes
         self._arrays["measured_step"] = np.full(count, -1, np.int64)
         self._scalars.update(step=-1, probes=0)
-
-    def set_prior(self, prior_P: Array) -> None:
-        """Ignored: only fresh rollouts count."""
 
     def probe(self, step: int, rng: np.random.Generator) -> Array | None:
         """As many untried prompts as are wanted, until enough qualify."""

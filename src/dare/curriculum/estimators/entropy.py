@@ -15,14 +15,13 @@ class EntropyEstimator(Estimator):
     rate it is read on the scale from the lowest to the highest entropy measured (METHOD 9).
     """
 
+    uses_prior = False
+
     def __init__(self, count: int, measure: Measure, limit: int = 0) -> None:
         super().__init__(count)
         self._measure, self._limit = measure, limit
         self._arrays["entropy"] = np.zeros(count)
         self._arrays["known"] = np.zeros(count, bool)
-
-    def set_prior(self, prior_P: Array) -> None:
-        """Ignored: the method has its own signal from the first step."""
 
     def refresh(self, step: int, rng: np.random.Generator) -> int:
         """Measure all prompts, or a random part of them."""

@@ -42,13 +42,12 @@ class JudgeEstimator(Estimator):
     difficulty = 1 - the first number in [0, 1] of the reply, 0.5 where there is none (METHOD 9).
     """
 
+    uses_prior = False
+
     def __init__(self, count: int, ask: Callable[[Array], Replies], limit: int = 0) -> None:
         super().__init__(count)
         self._ask, self._limit = ask, limit
         self._scalars.update(unparsed=0.0)
-
-    def set_prior(self, prior_P: Array) -> None:
-        """Ignored: the judge speaks for itself."""
 
     def refresh(self, step: int, rng: np.random.Generator) -> int:
         """Ask about all prompts, or a random part of them."""

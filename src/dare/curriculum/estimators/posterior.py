@@ -14,14 +14,13 @@ class PosteriorEstimator(Estimator):
     alpha <- discount alpha + (1 - discount) + s,   beta <- discount beta + (1 - discount) + k - s.
     """
 
+    uses_prior = False
+
     def __init__(self, count: int, discount: float) -> None:
         super().__init__(count)
         self._discount = discount
         self._arrays["alpha"] = np.ones(count)
         self._arrays["beta"] = np.ones(count)
-
-    def set_prior(self, prior_P: Array) -> None:
-        """Ignored: the prior is uniform by definition."""
 
     def observe(self, outcome: Outcome) -> None:
         """The update above; other prompts keep their posterior."""

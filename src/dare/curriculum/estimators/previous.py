@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dare.curriculum.arrays import Array, compact
+from dare.curriculum.arrays import compact
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators.base import Estimator, Outcome
 
@@ -12,12 +12,11 @@ from dare.curriculum.estimators.base import Estimator, Outcome
 class PreviousEstimator(Estimator):
     """SNIS with every weight 1: drift is ignored; 0.5 when unseen (METHOD 9)."""
 
+    uses_prior = False
+
     def __init__(self, count: int, buffer: RolloutBuffer) -> None:
         super().__init__(count)
         self._buffer = buffer
-
-    def set_prior(self, prior_P: Array) -> None:
-        """Ignored: the method is defined with 0.5 for unseen prompts."""
 
     def observe(self, outcome: Outcome) -> None:
         """Re-read the buffer; a prompt that has left it is unseen again."""

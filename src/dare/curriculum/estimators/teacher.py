@@ -18,15 +18,14 @@ class TeacherEstimator(Estimator):
     References keep their measured failure rate, which is closer than the head's word on them.
     """
 
+    uses_prior = False
+
     def __init__(self, count: int, head: TeacherHead, embeddings: Any, references: int) -> None:
         super().__init__(count)
         self._head = head
         self._embeddings = check_embeddings(embeddings, count)
         self._references = references
         self._scalars.update(step=-1)
-
-    def set_prior(self, prior_P: Array) -> None:
-        """Ignored: the teacher is its own cold start."""
 
     def probe(self, step: int, rng: np.random.Generator) -> Array | None:
         """The step's reference set, once."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dare.curriculum.arrays import Array
 from dare.curriculum.estimators.base import Estimator
 
 
 class UniformEstimator(Estimator):
     """Difficulty 0.5 for every prompt, whatever happens (METHOD 9, random)."""
 
-    def set_prior(self, prior_P: Array) -> None:
-        """Ignored: random selection knows nothing."""
+    uses_prior = False

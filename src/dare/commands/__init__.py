@@ -1,0 +1,1 @@
+"""The subcommands of `dare`, one a file."""

@@ -1,0 +1,119 @@
+"""`dare doctor`: the state of the machine, and the zero-drift self-test."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
+) -> None:
+    """Is this machine ready? Versions, devices, optional parts, and a self-test.
+
+    The self-test scores a buffer with the policy that wrote it, at T = 0.6 and top-p 0.95: every
+    log-ratio must be 0 and every ESS the number of rollouts. If it fails, difficulty estimates on
+    this machine cannot be trusted. Exit code 1 then.
+    """
+    import json as encoder
+
+    report = examine()
+    if json:
+        typer.echo(encoder.dumps(report, indent=2))
+    else:
+        _show(report)
+    if not report["zero_drift"]["passed"]:
+        raise typer.Exit(1)
+
+
+def examine() -> dict[str, Any]:
+    """Everything that the command prints."""
+    import os
+    import platform
+    import shutil
+    from importlib.metadata import PackageNotFoundError, version
+
+    import torch
+
+    def of(name: str) -> str | None:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            return None
+
+    names = ("dare-rl", "torch", "transformers", "accelerate", "peft", "trl", "datasets", "numpy")
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "devices": devices or ["cpu"],
+        "versions": {name: of(name) for name in names},
+        "vllm": of("vllm"),
+        "sandbox": {"bubblewrap": shutil.which("bwrap")},
+        "zero_drift": zero_drift(),
+    }
+
+
+def zero_drift(prompts: int = 24, group: int = 16) -> dict[str, Any]:
+    """Sample with the pocket policy, rescore with the same weights, look at ratios and ESS."""
+    import numpy as np
+
+    from dare import pocket, tasks
+    from dare.curriculum.estimators import effective_sample_size, weights
+    from dare.policy.generate import GenerationRequest, TransformersGenerator
+    from dare.policy.model import end_ids
+    from dare.policy.score import Sampling, score
+    from dare.training.prompts import PromptStore
+
+    model, tokenizer = pocket.load_policy(), pocket.load_tokenizer()
+    store = PromptStore(tasks.generate(prompts, seed=0), tokenizer)
+    rows = np.repeat(np.arange(len(store)), group)
+    sampling = Sampling(0.6, 0.95)
+    generator = TransformersGenerator(
+        lambda: model, pad_id=tokenizer.pad_token_id, end_ids=end_ids(model, tokenizer)
+    )
+    request = GenerationRequest(
+        prompts=[store.tokens(row) for row in range(len(store))],
+        prompt_R=rows,
+        max_tokens_R=np.full(len(rows), 96),
+        noise_R=np.arange(len(rows)),
+        seed=0,
+        step=0,
+    )
+    responses = generator.generate(request, sampling).tokens
+    asked = [store.tokens(int(row)) for row in rows]
+    pad = tokenizer.pad_token_id
+    # Two different batchings: the ratio must not depend on what a rollout is padded with.
+    written = score(model, asked, responses, sampling, pad_id=pad).total
+    again = score(model, asked, responses, sampling, pad_id=pad, max_batch_tokens=2048).total
+    ratio = again - written
+    ess = effective_sample_size(weights(ratio, 4.0), rows, len(store))
+    worst = float(np.abs(ratio).max())
+    return {
+        "rollouts": len(rows),
+        "worst_log_ratio": worst,
+        "least_ess": float(ess.min()),
+        "ess_wanted": group,
+        "passed": bool(worst < 1e-3 and ess.min() > group - 1e-3),
+    }
+
+
+def _show(report: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(f"python {report['python']} on {report['machine']}")
+    console.print(f"devices: {', '.join(report['devices'])}")
+    for name, found in report["versions"].items():
+        console.print(f"  {name:14}{found or 'not installed'}")
+    vllm = report["vllm"]
+    console.print(f"vLLM: {vllm or 'not installed (optional: faster generation on GPUs)'}")
+    bwrap = report["sandbox"]["bubblewrap"]
+    console.print(f"sandbox: {bwrap or 'bubblewrap not found (needed to run model-written code)'}")
+    test = report["zero_drift"]
+    verdict = "[green]passed[/green]" if test["passed"] else "[red]FAILED[/red]"
+    console.print(
+        f"zero-drift self-test: {verdict}: {test['rollouts']} rollouts, largest |log-ratio| "
+        f"{test['worst_log_ratio']:.1e}, least ESS {test['least_ess']:.4f} of {test['ess_wanted']}"
+    )

@@ -1,0 +1,70 @@
+"""`dare quickstart`: see DARE beside GRPO in a few minutes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+
+def quickstart(
+    folder: Annotated[
+        str, typer.Option(help="Where the runs and the report go.")
+    ] = "runs/quickstart",
+    steps: Annotated[int, typer.Option(help="Steps of the GRPO run.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of both runs.")] = 0,
+) -> None:
+    """Train GRPO and DARE from the same start with the same number of generated tokens.
+
+    Uses the policy and the problems that ship with the package. Prints a table and writes
+    report.html with the curves.
+    """
+    from pathlib import Path
+
+    from transformers.utils import logging
+
+    from dare.report.quickstart import write_report
+    from dare.study.quickstart import compare, run_quickstart
+
+    logging.disable_progress_bar()
+    options = ["--max-steps", str(steps)] if steps else []
+    runs = run_quickstart(Path(folder), seed=seed, options=options)
+    figures = compare(runs)
+    show(figures)
+    report = Path(folder) / "report.html"
+    write_report(runs, figures, report)
+    typer.echo(f"wrote {report}")
+
+
+def show(figures: dict[str, Any]) -> None:
+    """The table, overall and by level."""
+    from rich.console import Console
+    from rich.table import Table
+
+    presets = figures["presets"]
+    table = Table("", *presets, box=None, title="same start, same generated tokens")
+
+    def row(name: str, key: str, form: str = "{:.3f}") -> None:
+        values = [presets[p][key] for p in presets]
+        table.add_row(name, *("-" if v is None else form.format(v) for v in values))
+
+    row("accuracy at the start", "start_accuracy")
+    row("accuracy at the end", "accuracy")
+    row("tokens a response", "tokens_per_response", "{:.1f}")
+    row("steps", "steps", "{}")
+    row("tokens generated", "generated_tokens", "{:,}")
+    row(f"steps to accuracy {figures['target']:.3f}", "steps_to_target", "{}")
+    row("error of the difficulty estimate", "estimation_mae")
+    row("  ... of 8 fresh rollouts", "fresh_mae")
+    levels = sorted({level for p in presets.values() for level in p["by_level"]}, key=_number)
+    for key, title in (("accuracy", "accuracy"), ("tokens", "tokens")):
+        for level in levels:
+            found = [p["by_level"].get(level, {}).get(key) for p in presets.values()]
+            form = "{:.3f}" if key == "accuracy" else "{:.1f}"
+            cells = ["-" if value is None else form.format(value) for value in found]
+            table.add_row(f"{title}, level {level}", *cells)
+    Console().print(table)
+
+
+def _number(level: str) -> tuple[int, str]:
+    return (int(level), "") if level.isdigit() else (1 << 30, level)

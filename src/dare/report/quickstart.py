@@ -1,0 +1,178 @@
+"""The quickstart's report: one HTML file that needs no network to be looked at."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+COLOURS = {"grpo": "#8a8f98", "dare": "#1f5fa8", "paper": "#c77d1e"}
+TIERS = {"easy": "#79b791", "medium": "#edc55a", "hard": "#d2694f"}
+_STYLE = """
+:root { color-scheme: light dark; --text: #1c2430; --back: #ffffff; --soft: #5b6573; }
+@media (prefers-color-scheme: dark) { :root { --text: #e6e9ee; --back: #14181f; --soft: #9aa5b4; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back);
+  max-width: 1080px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+p.note { color: var(--soft); } .scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+td, th { padding: .25rem .8rem; text-align: right; } td:first-child { text-align: left; }
+tr + tr { border-top: 1px solid color-mix(in srgb, var(--soft) 30%, transparent); }
+"""
+
+
+def write_report(
+    runs: dict[str, dict[str, Any]], figures: dict[str, Any], path: Path, seeds: int = 1
+) -> None:
+    """Curves, levels, tiers and calibration of the runs, and the table."""
+    parts = [
+        ("Accuracy on held-out problems", learning_curves(runs)),
+        ("By level of the problem, at the end", levels(figures)),
+    ]
+    if "dare" in runs:
+        parts += [
+            ("What DARE drew", tier_mix(runs["dare"])),
+            ("Is the difficulty estimate right?", calibration(runs["dare"]["estimation"])),
+        ]
+    scripts = True  # plotly's code goes in once, with the first figure
+    blocks = []
+    for title, figure in parts:
+        figure.update_layout(
+            paper_bgcolor="rgba(0,0,0,0)",
+            plot_bgcolor="rgba(0,0,0,0)",
+            font={"color": "#7d8794"},
+            margin={"l": 50, "r": 20, "t": 40, "b": 45},
+            legend={"orientation": "h", "y": 1.15},
+        )
+        grid = {"gridcolor": "rgba(125,135,148,.25)", "zeroline": False}
+        figure.update_xaxes(**grid).update_yaxes(**grid)
+        block = figure.to_html(
+            full_html=False, include_plotlyjs=scripts, config={"displaylogo": False}
+        )
+        blocks.append(f"<h2>{html.escape(title)}</h2>\n{block}")
+        scripts = False
+    names = " and ".join(name.upper() for name in runs)
+    page = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>DARE quickstart</title><style>{_STYLE}</style></head><body>
+<h1>{names} from the same start, with the same generated tokens</h1>
+<p class="note">The policy and the problems that ship with DARE, {seeds} seed each: a
+demonstration, not a measurement. docs/quickstart.md has several seeds with intervals.</p>
+{_table(figures)}
+{"".join(blocks)}
+</body></html>
+"""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page, encoding="utf-8")
+
+
+def learning_curves(runs: dict[str, dict[str, Any]]) -> go.Figure:
+    """Accuracy and response length over generated tokens."""
+    titles = ["success rate (greedy)", "tokens a response"]
+    figure = make_subplots(cols=2, subplot_titles=titles)
+    for name, run in runs.items():
+        tokens = [line["generated_tokens_total"] for line in run["eval"]]
+        for column, key in ((1, "accuracy"), (2, "tokens")):
+            figure.add_scatter(
+                x=tokens,
+                y=[line[key] for line in run["eval"]],
+                name=name,
+                legendgroup=name,
+                showlegend=column == 1,
+                mode="lines+markers",
+                line={"color": COLOURS.get(name)},
+                customdata=[line["step"] for line in run["eval"]],
+                hovertemplate="step %{customdata}: %{y:.3f}",
+                row=1,
+                col=column,
+            )
+    return figure.update_xaxes(title="generated tokens").update_layout(height=380)
+
+
+def levels(figures: dict[str, Any]) -> go.Figure:
+    """Accuracy and tokens by level, a bar a preset."""
+    titles = ["success rate by level", "tokens by level"]
+    figure = make_subplots(cols=2, subplot_titles=titles)
+    for name, preset in figures["presets"].items():
+        order = sorted(preset["by_level"], key=lambda level: (len(level), level))
+        for column, key in ((1, "accuracy"), (2, "tokens")):
+            figure.add_bar(
+                x=order,
+                y=[preset["by_level"][level][key] for level in order],
+                name=name,
+                legendgroup=name,
+                showlegend=column == 1,
+                marker={"color": COLOURS.get(name)},
+                row=1,
+                col=column,
+            )
+    return figure.update_xaxes(title="level").update_layout(height=360)
+
+
+def tier_mix(run: dict[str, Any]) -> go.Figure:
+    """Prompts of each tier by step, beside the share of groups that can teach anything."""
+    titles = ["prompts drawn, by tier", "share of groups with mixed rewards"]
+    figure = make_subplots(cols=2, subplot_titles=titles)
+    steps = [line["step"] for line in run["metrics"]]
+    for tier, colour in TIERS.items():
+        figure.add_scatter(
+            x=steps,
+            y=[line[f"tier_{tier}"] for line in run["metrics"]],
+            name=tier,
+            stackgroup="tiers",
+            line={"color": colour, "width": 0.5},
+            row=1,
+            col=1,
+        )
+    figure.add_scatter(
+        x=steps,
+        y=[line.get("varied_groups") for line in run["metrics"]],
+        name="mixed groups",
+        line={"color": COLOURS["dare"]},
+        row=1,
+        col=2,
+    )
+    return figure.update_xaxes(title="step").update_layout(height=340)
+
+
+def calibration(estimation: dict[str, Any]) -> go.Figure:
+    """Estimated against true failure rate of training prompts at the end of the run."""
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[0, 1], y=[0, 1], mode="lines", name="perfect", line={"color": "#7d8794", "dash": "dot"}
+    )
+    figure.add_scatter(
+        x=estimation["estimate"],
+        y=estimation["truth"],
+        mode="markers",
+        name=f"{estimation['prompts']} prompts, {estimation['rollouts']} rollouts each",
+        marker={"color": COLOURS["dare"], "opacity": 0.55},
+    )
+    figure.update_xaxes(title="estimated failure rate", range=[-0.03, 1.03])
+    figure.update_yaxes(title="true failure rate", range=[-0.03, 1.03])
+    return figure.update_layout(height=420)
+
+
+def _table(figures: dict[str, Any]) -> str:
+    presets = figures["presets"]
+    rows = [
+        ("accuracy at the start", "start_accuracy", "{:.3f}"),
+        ("accuracy at the end", "accuracy", "{:.3f}"),
+        ("tokens a response", "tokens_per_response", "{:.1f}"),
+        ("steps", "steps", "{}"),
+        ("tokens generated", "generated_tokens", "{:,}"),
+        (f"steps to accuracy {figures['target']:.3f}", "steps_to_target", "{}"),
+        ("error of the difficulty estimate", "estimation_mae", "{:.3f}"),
+        ("error of 8 fresh rollouts", "fresh_mae", "{:.3f}"),
+    ]
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in presets)
+    lines = [f"<tr><td></td>{head}</tr>"]
+    for title, key, form in rows:
+        values = [presets[name][key] for name in presets]
+        cells = "".join(f"<td>{'–' if v is None else form.format(v)}</td>" for v in values)
+        lines.append(f"<tr><td>{html.escape(title)}</td>{cells}</tr>")
+    return f'<div class="scroll"><table>{"".join(lines)}</table></div>'

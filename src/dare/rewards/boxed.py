@@ -1,0 +1,45 @@
+r"""Exact match of the last `\boxed{...}`: for answers that are integers or short strings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+_OPEN = r"\boxed{"
+
+
+def last_boxed(text: str) -> str | None:
+    r"""What stands in the last `\boxed{...}`; None where it is empty or never closed.
+
+    An earlier box does not count: a response that was cut off inside its last one has no answer.
+    """
+    start = text.rfind(_OPEN)
+    if start < 0:
+        return None
+    depth = 1
+    for place in range(start + len(_OPEN), len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return text[start + len(_OPEN) : place].strip() or None
+    return None
+
+
+def matches(answer: str, gold: str) -> bool:
+    """Equal as text or as integers: 007 is 7, but 7.0 is not."""
+    answer, gold = answer.strip(), gold.strip()
+    if answer == gold:
+        return True
+    try:
+        return len(answer) < 1000 and int(answer) == int(gold)
+    except ValueError:
+        return False
+
+
+def boxed_reward(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float]:
+    """1.0 where the last box holds the answer."""
+    rewards = []
+    for completion, gold in zip(completions, answer, strict=True):
+        text = completion if isinstance(completion, str) else completion[-1]["content"]
+        found = last_boxed(text)
+        rewards.append(float(found is not None and matches(found, str(gold))))
+    return rewards

@@ -1,0 +1,1 @@
+"""Runs side by side: what the quickstart and the studies share."""

@@ -1,0 +1,62 @@
+"""A progress line for people: reward, tier mix, tokens a second, time left."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from transformers import TrainerCallback
+
+
+class RichProgress(TrainerCallback):
+    """One bar a run; add it to a trainer's callbacks and set disable_tqdm=True."""
+
+    def __init__(self, name: str = "train", console: Console | None = None) -> None:
+        self._name, self._console = name, console
+        self._bar: Progress | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See TrainerCallback."""
+        if not state.is_world_process_zero:
+            return
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[figures]}"),
+            console=self._console,
+        )
+        self._bar.start()
+        done = state.global_step
+        self._task = self._bar.add_task(
+            self._name, total=state.max_steps, completed=done, figures="generating ..."
+        )
+        self._start, self._tokens = time.perf_counter(), None
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """See TrainerCallback."""
+        if self._bar is None or not logs:
+            return
+        if "eval_accuracy" in logs and logs["eval_accuracy"] is not None:
+            self._bar.console.print(
+                f"{self._name} step {state.global_step}: accuracy {logs['eval_accuracy']:.3f}, "
+                f"{logs['eval_tokens']:.1f} tokens a response"
+            )
+        if "reward" not in logs:
+            return
+        total = logs.get("generated_tokens_total", 0)
+        if self._tokens is None:
+            self._tokens = total - logs.get("generated_tokens", 0)
+        speed = (total - self._tokens) / max(time.perf_counter() - self._start, 1e-9)
+        tiers = "/".join(str(logs.get(f"tier_{tier}", 0)) for tier in ("easy", "medium", "hard"))
+        figures = f"reward {logs['reward']:.2f}  tiers {tiers}  {speed:,.0f} tok/s"
+        self._bar.update(self._task, completed=state.global_step, figures=figures)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See TrainerCallback."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

@@ -1,0 +1,167 @@
+"""Recipes: one YAML file that says everything about a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from importlib import import_module, resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dare.config import CurriculumConfig, nest
+from dare.errors import InvalidInput, suggest
+from dare.training.config import DareConfig
+from dare.training.trainer import DareTrainer
+
+_PARTS = ("model", "data", "eval_data", "reward", "preset", "training", "curriculum", "peft")
+
+
+def recipe_names() -> list[str]:
+    """Names of the shipped recipes."""
+    folder = resources.files("dare").joinpath("recipes")
+    return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+def load_recipe(name: str) -> dict[str, Any]:
+    """A shipped recipe by name, or a YAML file by path."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or path.exists():
+        if not path.is_file():
+            raise InvalidInput("recipe", name, "there is no such file")
+        text = path.read_text(encoding="utf-8")
+    elif name in recipe_names():
+        text = resources.files("dare").joinpath("recipes", f"{name}.yaml").read_text("utf-8")
+    else:
+        fix = f"is neither a file nor a shipped recipe; {suggest(name, recipe_names())}"
+        raise InvalidInput("recipe", name, fix)
+    try:
+        recipe = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise InvalidInput("recipe", name, f"is not YAML: {error}") from None
+    if not isinstance(recipe, dict):
+        raise InvalidInput("recipe", name, "must be a mapping of settings")
+    for key in recipe:
+        if key not in _PARTS:
+            raise InvalidInput(f"recipe {name}: {key}", recipe[key], suggest(str(key), _PARTS))
+    return recipe
+
+
+def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
+    """The recipe with `--name value` options: its own parts, DareConfig fields, dotted settings."""
+    changed = {key: dict(v) if isinstance(v, dict) else v for key, v in recipe.items()}
+    fields = {item.name for item in dataclasses.fields(DareConfig) if item.init}
+    settings = _dotted(CurriculumConfig().to_dict())
+    items = list(options)
+    while items:
+        option = items.pop(0)
+        if not option.startswith("--"):
+            raise InvalidInput("option", option, "options are written as --name value")
+        name, equals, text = option[2:].partition("=")
+        if not equals:
+            if not items:
+                raise InvalidInput(f"--{name}", None, "needs a value")
+            text = items.pop(0)
+        value, plain = yaml.safe_load(text), name.replace("-", "_")
+        if name in settings:
+            changed.setdefault("curriculum", {})[name] = value
+        elif plain in _PARTS:
+            changed[plain] = value
+        elif plain in fields:
+            changed.setdefault("training", {})[plain] = value
+        else:
+            known = [*_PARTS, *fields, *settings]
+            raise InvalidInput(f"--{name}", text, f"is no setting; {suggest(plain, known)}")
+    return changed
+
+
+def config_of(recipe: Mapping[str, Any]) -> DareConfig:
+    """The DareConfig of a recipe; an unknown field names the nearest."""
+    given = dict(recipe.get("training") or {})
+    fields = {item.name for item in dataclasses.fields(DareConfig) if item.init}
+    for name in given:
+        if name not in fields:
+            raise InvalidInput(f"training.{name}", given[name], suggest(str(name), fields))
+    for name in ("learning_rate", "weight_decay", "temperature", "beta"):  # YAML reads 1e-4 as text
+        if isinstance(given.get(name), str):
+            given[name] = float(given[name])
+    if recipe.get("preset"):
+        given["preset"] = recipe["preset"]
+    if recipe.get("curriculum"):
+        given["curriculum"] = nest({**(given.get("curriculum") or {}), **recipe["curriculum"]})
+    return DareConfig(**given)
+
+
+def build(recipe: Mapping[str, Any], **kwargs: Any) -> DareTrainer:
+    """The trainer of a recipe."""
+    args = config_of(recipe)
+    model = recipe.get("model", "pocket")
+    tokenizer = None
+    if model == "pocket":
+        from dare import pocket
+
+        model, tokenizer = pocket.load_policy(), pocket.load_tokenizer()
+    peft = None
+    if recipe.get("peft"):
+        from peft import LoraConfig
+
+        peft = LoraConfig(task_type="CAUSAL_LM", **recipe["peft"])
+    return DareTrainer(
+        model,
+        _reward(recipe.get("reward", "boxed")),
+        args,
+        _data(recipe.get("data"), "data"),
+        _data(recipe["eval_data"], "eval_data") if recipe.get("eval_data") else None,
+        tokenizer,
+        peft_config=peft,
+        **kwargs,
+    )
+
+
+def _data(source: Any, field: str) -> list[dict[str, Any]]:
+    """Rows from {tasks: ...}, a JSONL or Parquet file, or a hub id."""
+    if isinstance(source, Mapping) and "tasks" in source:
+        from dare import tasks
+
+        return list(tasks.generate(**source["tasks"]))
+    if isinstance(source, Mapping):
+        source, split = source.get("path"), source.get("split", "train")
+    else:
+        split = "train"
+    if not isinstance(source, str):
+        fix = "name a JSONL or Parquet file, a hub id, or {tasks: {count: 1024, seed: 0}}"
+        raise InvalidInput(field, source, fix)
+    from datasets import load_dataset
+
+    path = Path(source)
+    if path.suffix in (".jsonl", ".json", ".gz", ".parquet"):
+        if not path.is_file():
+            raise InvalidInput(field, source, "there is no such file")
+        kind = "parquet" if path.suffix == ".parquet" else "json"
+        return list(load_dataset(kind, data_files=str(path), split="train"))
+    return list(load_dataset(source, split=split))
+
+
+def _reward(name: Any) -> Any:
+    """`boxed`, or `module:function` of your own."""
+    if callable(name):
+        return name
+    if name == "boxed":
+        from dare.rewards import boxed_reward
+
+        return boxed_reward
+    module, _, function = str(name).partition(":")
+    try:
+        return getattr(import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        fix = f"use 'boxed' or 'module:function' ({error})"
+        raise InvalidInput("reward", name, fix) from None
+
+
+def _dotted(values: Mapping[str, Any], path: str = "") -> list[str]:
+    names: list[str] = []
+    for key, value in values.items():
+        where = f"{path}{key}"
+        names += _dotted(value, f"{where}.") if isinstance(value, Mapping) else [where]
+    return names

@@ -1,0 +1,122 @@
+"""Runs whose gradients are compared, on one process and on two.
+
+    torchrun --nproc_per_node 2 gradient_cases.py MODEL OUT CASE...
+
+trains the model in the folder MODEL and leaves in OUT what the first process saw.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import tiny
+import torch
+from plain_reference import Step, Witness
+from transformers import AutoModelForCausalLM
+
+from dare.curriculum import Services
+
+# What a success on a hard prompt is taken to say: the policy itself writes digits only.
+SOLUTION = "Since both numbers are small, we add the first to the second. Then 4 * 5 = 20 follows."
+
+# A plain gradient step of this size moves ratios past the clip range within a step or two.
+_FAR = {"optim": "sgd", "learning_rate": 1.0}
+CASES: dict[str, dict[str, Any]] = {
+    "tiers": {},
+    "accumulation 2": {"per_device_train_batch_size": 24},
+    "accumulation 4": {"per_device_train_batch_size": 12},
+    "replay": {**_FAR, "curriculum": {"fresh_share": 0.5}, "per_device_train_batch_size": 24},
+    "hinted": {"hint_conditioning": "hinted"},
+    "think longer": {"hint_conditioning": "hinted", "curriculum": {"hard.extra": "think"}},
+    "kl": {**_FAR, "beta": 0.1, "per_device_train_batch_size": 24},
+    "unscored": {"reward": tiny.patchy},
+    "paper": {"preset": "paper"},
+    "grpo": {**_FAR, "preset": "grpo", "beta": 0.1, "per_device_train_batch_size": 12},
+    "all": {
+        **_FAR,
+        "curriculum": {"fresh_share": 0.6},
+        "hint_conditioning": "hinted",
+        "beta": 0.1,
+        "reward": tiny.patchy,
+        "per_device_train_batch_size": 12,
+    },
+}
+
+
+def run(case: str, folder: Path, model: Any = None, processes: int = 1) -> tuple[Any, list[Step]]:
+    """Two steps of a case; the trainer, and for every step its gradient and the reference's."""
+    changes = dict(CASES[case])
+    reward = changes.pop("reward", tiny.lottery)
+    curriculum = {
+        "cold_start.references": 15,
+        "cold_start.group_size": 8,
+        "selection.eta": 0.7,
+        **changes.pop("curriculum", {}),
+    }
+    if changes.get("preset") == "grpo":
+        curriculum["cold_start.references"] = 0
+    settings = {
+        "optim": "sgd",
+        "learning_rate": 0.1,
+        "max_grad_norm": 0.0,
+        "max_steps": 2,
+        "rollout_budget": 48,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+        "per_device_train_batch_size": 48,
+        **changes,
+    }
+    settings["per_device_train_batch_size"] //= processes
+    witness = Witness()
+    trainer = tiny.trainer(
+        folder,
+        model=model,
+        reward=reward,
+        data=tiny.problems(0.97, 0.5, 0.12, each=5),
+        eval_data=tiny.problems(0.9, 0.4, each=2)[:3],
+        callbacks=[witness],
+        services=Services(decode=lambda tokens: SOLUTION),
+        curriculum=curriculum,
+        **settings,
+    )
+    witness.attach(trainer)
+    trainer.train()
+    return trainer, witness.steps
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def as_saved(steps: list[Step]) -> list[dict[str, Any]]:
+    """What two runs are compared by."""
+    return [
+        {
+            "gradient": step.gradient,
+            "distance": step.distance(),
+            "selection": step.selection,
+            "loss": step.loss,
+        }
+        for step in steps
+    ]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    source, out, *cases = sys.argv[1:]
+    processes = int(os.environ["WORLD_SIZE"])
+    for name in cases:
+        policy = AutoModelForCausalLM.from_pretrained(source)
+        made, steps = run(name, Path(out) / name, policy, processes)
+        assert made.accelerator.num_processes == processes
+        if made.is_world_process_zero():
+            torch.save(as_saved(steps), Path(out) / f"{name}.pt")

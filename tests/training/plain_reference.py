@@ -1,0 +1,254 @@
+"""The objective of a step written out in plain PyTorch, one rollout at a time, in float64.
+
+It shares no code with the trainer: groups are lists, advantages are computed from raw rewards,
+and every log-prob comes from a forward pass of one unpadded sequence and a full log-softmax. What
+it takes from a run is what no one can recompute: which prompts were planned at which difficulty,
+the sampled tokens, their rewards, and the weights of the policy.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import tiny
+import torch
+from transformers import TrainerCallback
+
+from dare.curriculum.hints import hinted, think_longer
+
+PLAIN, THINK, HINTED = 0, 1, 2
+EASY, HARD = 0.3, 0.8
+LAMBDA, FLOOR = 1e-4, 1e-6
+CLIP = {"easy": (0.2, 0.6), "medium": (0.2, 0.2), "hard": (0.2, 0.2)}
+
+
+@dataclass
+class Rollout:
+    """One response and the prompts it was sampled from and is trained on."""
+
+    response: list[int]
+    reward: float | None
+    conditioning: int
+    shown: list[int]
+    trained: list[int]
+    behaviour: list[float]
+
+
+@dataclass
+class Group:
+    """The rollouts of one prompt in one step, and the difficulty that shapes them."""
+
+    difficulty: float
+    rollouts: list[Rollout] = field(default_factory=list)
+    replayed: bool = False
+
+
+@dataclass
+class Step:
+    """What the reference says of one step, and what the trainer did."""
+
+    loss: float
+    clipped: float
+    kl: float
+    reference: dict[str, torch.Tensor]
+    gradient: dict[str, torch.Tensor]
+    groups: list[Group]
+    ratios: list[float]
+    selection: list[tuple[str, float, int]]
+
+    def distance(self) -> float:
+        """The largest difference of any entry of the gradient."""
+        return max(
+            float((self.gradient[name].double() - value).abs().max())
+            for name, value in self.reference.items()
+        )
+
+
+def logprobs(model: Any, prompt: list[int], response: list[int], temperature: float) -> Any:
+    """Log-prob of each response token over the full vocabulary."""
+    logits = model(input_ids=torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
+    table = (logits / temperature).log_softmax(-1)
+    return torch.stack([table[place, token] for place, token in enumerate(response)])
+
+
+def tier(difficulty: float, tiers: bool) -> str:
+    """easy / medium / hard (METHOD 6)."""
+    if not tiers or EASY <= difficulty <= HARD:
+        return "medium"
+    return "easy" if difficulty < EASY else "hard"
+
+
+def advantages(group: Group, tiers: bool) -> list[float | None]:
+    """Shaped rewards, standardised inside the group; None for a rollout without a reward."""
+    scored = [rollout for rollout in group.rollouts if rollout.reward is not None]
+    if len(scored) < 2:
+        return [None] * len(group.rollouts)
+    longest = max(len(rollout.response) for rollout in scored)
+    d, kind = group.difficulty, tier(group.difficulty, tiers)
+    shaped = []
+    for rollout in scored:
+        reward, share = rollout.reward, len(rollout.response) / longest
+        assert reward is not None
+        if kind == "easy" and reward == 1.0:
+            reward -= LAMBDA * min(1.0, max(0.0, (EASY - d) / EASY)) * share
+        if kind == "hard" and reward == 0.0:
+            reward += LAMBDA * min(1.0, max(0.0, (d - HARD) / (1.0 - HARD))) * share
+        shaped.append(reward)
+    mean = sum(shaped) / len(shaped)
+    std = math.sqrt(sum((value - mean) ** 2 for value in shaped) / len(shaped))
+    values = iter([(value - mean) / (std + FLOOR) for value in shaped])
+    return [None if rollout.reward is None else next(values) for rollout in group.rollouts]
+
+
+def objective(
+    model: Any, reference: Any, groups: list[Group], temperature: float, beta: float, tiers: bool
+) -> dict[str, Any]:
+    """METHOD 8, literally; leaves the gradient of the loss in the model's parameters."""
+    model.zero_grad()
+    usable = [g for g in groups if any(a is not None for a in advantages(g, tiers))]
+    loss = clipped = kl = 0.0
+    ratios = []
+    for group in usable:
+        values = advantages(group, tiers)
+        count = sum(value is not None for value in values)
+        low, high = CLIP[tier(group.difficulty, tiers)]
+        for rollout, advantage in zip(group.rollouts, values, strict=True):
+            if advantage is None:
+                continue
+            now = logprobs(model, rollout.trained, rollout.response, temperature)
+            weight = 1.0 / (len(usable) * count * len(rollout.response))
+            term: Any = 0.0
+            for place, old in enumerate(rollout.behaviour):
+                ratio = torch.exp(now[place] - old)
+                bounded = torch.clamp(ratio, 1.0 - low, 1.0 + high)
+                term = term + torch.minimum(ratio * advantage, bounded * advantage)
+                clipped += weight * bool(bounded * advantage < ratio * advantage)
+                ratios.append(ratio.item())
+            if beta > 0:
+                with torch.no_grad():
+                    before = logprobs(reference, rollout.trained, rollout.response, temperature)
+                gap = before - now
+                divergence = torch.exp(gap) - gap - 1.0
+                term = term - beta * divergence.sum()
+                kl += weight * divergence.sum().item()
+            (-weight * term).backward()
+            loss -= weight * term.item()
+    gradient = {
+        name: torch.zeros_like(value) if value.grad is None else value.grad.clone()
+        for name, value in model.named_parameters()
+    }
+    return {"loss": loss, "clipped": clipped, "kl": kl, "gradient": gradient, "ratios": ratios}
+
+
+class Witness(TrainerCallback):
+    """Watches a trainer, and at every step sets the reference beside the gradient it made."""
+
+    def __init__(self) -> None:
+        self.trainer: Any = None
+        self.steps: list[Step] = []
+        self._groups: list[Group] = []
+        self._selection: list[tuple[str, float, int]] = []
+        self._known: dict[tuple[int, ...], list[float]] = {}
+
+    def attach(self, trainer: Any) -> None:
+        """Look over the shoulder of the trainer's collector."""
+        self.trainer = trainer
+        self._start = copy.deepcopy(trainer.model).double()
+        collect = trainer.collector.rollouts
+
+        def watched(plan: Any, *rest: Any) -> Any:
+            before = self._replayed(plan) if plan.train else []
+            rollouts = collect(plan, *rest)
+            self._note(plan, rollouts, before)
+            return rollouts
+
+        trainer.collector.rollouts = watched
+
+    def _shown(self, row: int, conditioning: int, fragments: list[str]) -> list[int]:
+        text = self.trainer.store.records[row]["prompt"]
+        if conditioning == HINTED:
+            text = hinted(text, fragments)
+        elif conditioning == THINK:
+            text = think_longer(text)
+        return tiny.encode(text).tolist()
+
+    def _note(self, plan: Any, rollouts: Any, replayed: list[Group]) -> None:
+        """Group the rollouts by prompt; their behaviour is that of the weights of now."""
+        model = copy.deepcopy(self._bare()).double().eval()
+        places = {int(row): place for place, row in enumerate(plan.prompt_P)}
+        groups = {row: Group(float(plan.difficulty_P[p])) for row, p in places.items()}
+        for index, row in enumerate(rollouts.prompt_R.tolist()):
+            response = rollouts.tokens[rollouts.offsets[index] : rollouts.offsets[index + 1]]
+            reward = float(rollouts.reward_R[index])
+            kind = int(rollouts.conditioning_R[index])
+            shown = self._shown(row, kind, plan.hints[places[row]])
+            with torch.no_grad():
+                behaviour = logprobs(
+                    model, shown, response.tolist(), self.trainer.args.temperature
+                ).tolist()
+            as_sampled = kind != PLAIN and self.trainer.args.hint_conditioning == "hinted"
+            rollout = Rollout(
+                response.tolist(),
+                None if math.isnan(reward) else reward,
+                kind,
+                shown,
+                shown if as_sampled else self._shown(row, PLAIN, []),
+                behaviour,
+            )
+            groups[row].rollouts.append(rollout)
+            self._known[self._key(plan.step, row, kind, rollout.response)] = behaviour
+        if plan.train:
+            self._groups = [*groups.values(), *replayed]
+            sizes = plan.group_size_P.tolist()
+            self._selection = list(zip(plan.ids, plan.difficulty_P.tolist(), sizes, strict=True))
+
+    def _replayed(self, plan: Any) -> list[Group]:
+        """Groups of the buffer, with the behaviour that was computed when they were sampled."""
+        curriculum = self.trainer.curriculum
+        buffer, difficulty = curriculum.buffer, curriculum.difficulty()
+        groups = []
+        for name in plan.replay.tolist():
+            members = [i for i, group in enumerate(buffer["group"].tolist()) if group == name]
+            row = int(buffer["prompt"][members[0]])
+            group = Group(float(difficulty[row]), replayed=True)
+            for member in members:
+                response = buffer.batch([member]).tokens.tolist()
+                kind = int(buffer["conditioning"][member])
+                key = self._key(int(buffer["step"][member]), row, kind, response)
+                plain = self._shown(row, PLAIN, [])
+                reward = float(buffer["reward"][member])
+                group.rollouts.append(
+                    Rollout(response, reward, kind, plain, plain, self._known[key])
+                )
+            groups.append(group)
+        return groups
+
+    @staticmethod
+    def _key(step: int, row: int, kind: int, response: list[int]) -> tuple[int, ...]:
+        return (step, row, kind, *response)
+
+    def _bare(self) -> Any:
+        return self.trainer.accelerator.unwrap_model(self.trainer.model)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The gradient is complete, the weights are still those it belongs to."""
+        bare = self._bare()
+        gradient = {n: p.grad.detach().clone() for n, p in bare.named_parameters()}
+        model = copy.deepcopy(bare).double().eval()
+        tiers = self.trainer.settings.tiers
+        found = objective(model, self._start, self._groups, args.temperature, args.beta, tiers)
+        self.steps.append(
+            Step(
+                found["loss"],
+                found["clipped"],
+                found["kl"],
+                found["gradient"],
+                gradient,
+                self._groups,
+                found["ratios"],
+                self._selection,
+            )
+        )

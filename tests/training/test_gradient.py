@@ -1,0 +1,70 @@
+"""The gradient that reaches the optimiser is that of the objective written out row by row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from gradient_cases import CASES, metrics, run
+from plain_reference import HINTED, THINK, Step, tier
+
+TOLERANCE = 1e-5
+
+
+def conditionings(step: Step) -> Counter[int]:
+    return Counter(rollout.conditioning for group in step.groups for rollout in group.rollouts)
+
+
+def exercised(case: str, steps: list[Step], accumulation: int) -> dict[str, bool]:
+    """What a case is there for must really have happened in it."""
+    tiers = {tier(group.difficulty, case != "grpo") for step in steps for group in step.groups}
+    last = steps[-1]
+    unscored = any(r.reward is None for step in steps for g in step.groups for r in g.rollouts)
+    helped = sum((conditionings(step) for step in steps), Counter())
+    seen = {
+        "three tiers": tiers == {"easy", "medium", "hard"},
+        "one tier": tiers == {"medium"},
+        "accumulation 2": accumulation == 2,
+        "accumulation 4": accumulation == 4,
+        "replay": any(group.replayed for group in last.groups),
+        "ratios on both sides": min(last.ratios) < 0.8 and max(last.ratios) > 1.2,
+        "clipping": last.clipped > 0.05,
+        "divergence": last.kl > 0.1,
+        "hints": helped[HINTED] > 0,
+        "think longer": helped[THINK] > 0,
+        "unscored": unscored,
+    }
+    wanted = {
+        "tiers": ["three tiers", "hints", "ratios on both sides"],
+        "accumulation 2": ["three tiers", "accumulation 2"],
+        "accumulation 4": ["three tiers", "accumulation 4"],
+        "replay": ["three tiers", "replay", "ratios on both sides", "clipping"],
+        "hinted": ["three tiers", "hints"],
+        "think longer": ["think longer"],
+        "kl": ["three tiers", "divergence"],
+        "unscored": ["three tiers", "unscored"],
+        "paper": ["three tiers", "hints"],
+        "grpo": ["one tier", "divergence", "accumulation 4"],
+        "all": [
+            *("three tiers", "replay", "ratios on both sides", "clipping", "divergence"),
+            *("hints", "unscored", "accumulation 4"),
+        ],
+    }
+    return {name: seen[name] for name in wanted[case]}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_loss_and_gradient_equal_the_plain_reference(case: str, tmp_path: Path) -> None:
+    trainer, steps = run(case, tmp_path)
+    assert len(steps) == 2
+    for step, line in zip(steps, metrics(tmp_path), strict=True):
+        assert step.distance() < TOLERANCE
+        assert line["loss"] == pytest.approx(step.loss, abs=TOLERANCE)
+        assert line["objective_clipped"] == pytest.approx(step.clipped, abs=TOLERANCE)
+        assert line["objective_kl"] == pytest.approx(step.kl, abs=TOLERANCE)
+        assert sum(len(group.rollouts) for group in step.groups) == 48
+        # Far above the tolerance, or the comparison would say nothing.
+        assert max(float(value.abs().max()) for value in step.gradient.values()) > 1e-2
+    done = exercised(case, steps, trainer.args.gradient_accumulation_steps)
+    assert all(done.values()), done
