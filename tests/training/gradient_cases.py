@@ -103,7 +103,7 @@ def as_saved(steps: list[Step]) -> list[dict[str, Any]]:
         {
             "gradient": step.gradient,
             "distance": step.distance(),
-            "selection": step.selection,
+            "selection": [list(prompt) for prompt in step.selection],
             "loss": step.loss,
         }
         for step in steps

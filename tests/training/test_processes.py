@@ -45,7 +45,7 @@ def test_two_processes_have_the_gradient_of_one_and_of_the_reference(case, folde
     one, two = (torch.load(folder / f"{case}.pt") for folder in folders)
     assert len(one) == len(two) == 2
     for alone, together in zip(one, two, strict=True):
-        assert alone["selection"] == pytest.approx(together["selection"])
+        assert tiny.close(alone["selection"], together["selection"], 1e-6)
         assert together["distance"] < 1e-5
         assert together["loss"] == pytest.approx(alone["loss"], abs=1e-5)
         for name, value in alone["gradient"].items():

@@ -173,6 +173,6 @@ def _table(figures: dict[str, Any]) -> str:
     lines = [f"<tr><td></td>{head}</tr>"]
     for title, key, form in rows:
         values = [presets[name][key] for name in presets]
-        cells = "".join(f"<td>{'–' if v is None else form.format(v)}</td>" for v in values)
+        cells = "".join(f"<td>{'-' if v is None else form.format(v)}</td>" for v in values)
         lines.append(f"<tr><td>{html.escape(title)}</td>{cells}</tr>")
     return f'<div class="scroll"><table>{"".join(lines)}</table></div>'

@@ -63,7 +63,7 @@ def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
             if not items:
                 raise InvalidInput(f"--{name}", None, "needs a value")
             text = items.pop(0)
-        value, plain = yaml.safe_load(text), name.replace("-", "_")
+        value, plain = _value(text), name.replace("-", "_")
         if name in settings:
             changed.setdefault("curriculum", {})[name] = value
         elif plain in _PARTS:
@@ -124,7 +124,7 @@ def _data(source: Any, field: str) -> list[dict[str, Any]]:
     if isinstance(source, Mapping) and "tasks" in source:
         from dare import tasks
 
-        return list(tasks.generate(**source["tasks"]))
+        return [dict(problem) for problem in tasks.generate(**source["tasks"])]
     if isinstance(source, Mapping):
         source, split = source.get("path"), source.get("split", "train")
     else:
@@ -157,6 +157,13 @@ def _reward(name: Any) -> Any:
     except (ImportError, AttributeError) as error:
         fix = f"use 'boxed' or 'module:function' ({error})"
         raise InvalidInput("reward", name, fix) from None
+
+
+def _value(text: str) -> Any:
+    """An option's text as YAML reads it, except that `no` and `off` are words here."""
+    value = yaml.safe_load(text)
+    word = isinstance(value, bool) and text.lower() not in ("true", "false")
+    return text if word else value
 
 
 def _dotted(values: Mapping[str, Any], path: str = "") -> list[str]:

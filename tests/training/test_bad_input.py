@@ -1,0 +1,221 @@
+"""What cannot work is refused before anything is generated, with the field, the value, the fix."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from dare import InvalidInput
+
+
+def refused(match: str, folder: Path, *, train: bool = False, **changes: Any) -> InvalidInput:
+    """The error that this trainer raises, in the constructor unless `train` is set."""
+    if train:
+        trainer = tiny.trainer(folder, max_steps=1, **changes)
+        with pytest.raises(InvalidInput, match=match) as caught:
+            trainer.train()
+    else:
+        with pytest.raises(InvalidInput, match=match) as caught:
+            tiny.trainer(folder, max_steps=1, **changes)
+    return caught.value
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def test_no_column_prompt(tmp_path: Path) -> None:
+    data = [{"question": "1+1=", "answer": "2"}]
+    error = refused("prompt", tmp_path, data=data, reward=lambda completions: [0.0])
+    assert "question" in error.fix
+
+
+def test_no_rows(tmp_path: Path) -> None:
+    refused("train_dataset", tmp_path, data=[])
+
+
+@pytest.mark.parametrize("answer", [None, "", "  "])
+def test_a_row_without_an_answer_is_named(answer: str | None, tmp_path: Path) -> None:
+    rows = tiny.problems(0.5)
+    rows[2]["answer"] = answer
+    error = refused(re.escape("train_dataset[2]['answer']"), tmp_path, data=rows)
+    assert "drop the row or fill it in" in error.fix
+
+
+@pytest.mark.parametrize("prompt", [7, [], None, [{"role": "user"}], ["text"]])
+def test_a_prompt_that_is_neither_text_nor_messages(prompt: Any, tmp_path: Path) -> None:
+    rows = tiny.problems(0.5)
+    rows[1]["prompt"] = prompt
+    refused(re.escape("train_dataset[1]['prompt']"), tmp_path, data=rows)
+
+
+def test_a_prompt_longer_than_the_context(tmp_path: Path) -> None:
+    rows = [*tiny.problems(0.5), {"prompt": "1+" * 400, "answer": "400", "chance": 0.5}]
+    error = refused("exceed the context of 768", tmp_path, data=rows)
+    assert "max_completion_length" in error.fix
+
+
+def test_a_prompt_that_leaves_too_little_room_for_a_response(tmp_path: Path) -> None:
+    refused("exceed the context", tmp_path, max_completion_length=tiny.CONTEXT)
+
+
+# --- tokenizer ------------------------------------------------------------------------------------
+
+
+def test_a_tokenizer_without_end_and_padding(tmp_path: Path) -> None:
+    refused("pad_token", tmp_path, tokens=tiny.tokenizer(pad=False, end=False))
+
+
+def test_without_any_end_token_responses_would_never_end(tmp_path: Path) -> None:
+    model = tiny.blank(eos_token_id=None)
+    model.generation_config.eos_token_id = None
+    refused("eos_token", tmp_path, model=model, tokens=tiny.tokenizer(end=False))
+
+
+def test_a_tokenizer_without_padding_pads_with_the_end_token(tmp_path: Path) -> None:
+    weights = []
+    for name, pad in (("own", True), ("end", False)):
+        trainer = tiny.trainer(tmp_path / name, max_steps=2, tokens=tiny.tokenizer(pad=pad))
+        trainer.train()
+        weights.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
+    assert torch.allclose(weights[0], weights[1], atol=1e-5)
+
+
+def test_a_base_tokenizer_without_a_chat_template_works(tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, max_steps=1, tokens=tiny.tokenizer(chat=False))
+    text = trainer.processing_class.decode(trainer.store.tokens(0))
+    assert text == trainer.store.records[0]["prompt"] + "\n"
+    trainer.train()
+    assert trainer.state.global_step == 1
+
+
+# --- reward functions -----------------------------------------------------------------------------
+
+
+def failing(completions: list[str], **_: Any) -> list[float]:
+    raise RuntimeError("the sandbox is gone")
+
+
+def test_a_reward_function_that_raises_is_named_with_its_error(tmp_path: Path) -> None:
+    error = refused("failing", tmp_path, train=True, reward=failing)
+    assert "the sandbox is gone" in str(error)
+    assert isinstance(error.__cause__, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("too few", lambda count: [1.0] * (count - 1)),
+        ("too many", lambda count: [1.0] * (count + 1)),
+        ("one number", lambda count: 1.0),
+        ("nothing", lambda count: None),
+        ("nan", lambda count: [float("nan")] * count),
+        ("above 1", lambda count: [2.0] * count),
+        ("below 0", lambda count: [-0.5] * count),
+        ("infinite", lambda count: [float("inf")] * count),
+        ("words", lambda count: ["yes"] * count),
+        ("numbers as words", lambda count: ["1.0"] * count),
+        ("one long string", lambda count: "1" * count),
+        ("lists", lambda count: [[1.0]] * count),
+        ("a mapping", lambda count: dict.fromkeys(range(count), 1.0)),
+    ],
+)
+def test_what_is_no_reward_is_refused(name: str, answer: Any, tmp_path: Path) -> None:
+    def grader(completions: list[str], **_: Any) -> Any:
+        return answer(len(completions))
+
+    error = refused("reward function grader", tmp_path, train=True, reward=grader)
+    assert error.fix
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, tuple, lambda v: [bool(x) for x in v]])
+def test_arrays_tensors_and_booleans_are_rewards(kind: Any, tmp_path: Path) -> None:
+    def grader(completions: list[str], **_: Any) -> Any:
+        return kind([float(len(text) % 2) for text in completions])
+
+    trainer = tiny.trainer(tmp_path, max_steps=1, reward=grader)
+    trainer.train()
+    assert 0.0 < tiny.lines(tmp_path / "metrics.jsonl")[0]["reward"] < 1.0
+
+
+def test_a_reward_function_that_needs_a_missing_column(tmp_path: Path) -> None:
+    def grader(completions: list[str], solution: list[str]) -> list[float]:
+        return [0.0] * len(completions)
+
+    error = refused(re.escape("grader(solution)"), tmp_path, reward=grader)
+    assert "answer, chance, level" in error.fix
+
+
+def test_optional_columns_and_positional_arguments_are_fine(tmp_path: Path) -> None:
+    def grader(prompts, completions, answer, solution=None):
+        assert solution is None
+        assert len(answer) == len(prompts) == len(completions)
+        return [0.0] * len(completions)
+
+    tiny.trainer(tmp_path, max_steps=1, reward=grader).train()
+
+
+@pytest.mark.parametrize("reward", [[], [3], "accuracy"])
+def test_what_cannot_be_called_is_no_reward_function(reward: Any, tmp_path: Path) -> None:
+    refused("reward_funcs", tmp_path, reward=reward)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [0.0, 0.0], [2.0, -1.0]])
+def test_reward_weights_that_do_not_fit(weights: list[float], tmp_path: Path) -> None:
+    refused(
+        "reward_weights",
+        tmp_path,
+        reward=[tiny.lottery, tiny.patchy],
+        reward_weights=weights,
+    )
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "fitting"), [(5, 4), (7, 8), (24, 16), (33, 32)])
+def test_a_batch_size_that_does_not_divide_the_budget(size, fitting, tmp_path: Path) -> None:
+    error = refused("per_device_train_batch_size", tmp_path, per_device_train_batch_size=size)
+    assert f"try {fitting}" in error.fix
+    trainer = tiny.trainer(tmp_path, per_device_train_batch_size=fitting)
+    assert trainer.args.gradient_accumulation_steps == 32 // fitting
+
+
+def test_an_unknown_preset_suggests_the_nearest(tmp_path: Path) -> None:
+    assert "'mopps'" in refused("preset", tmp_path, preset="mops").fix
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [("selection.kapa", "'kappa'"), ("roll_budget", "'rollout_budget'"), ("eazy.below", "'easy'")],
+)
+def test_an_unknown_curriculum_key_suggests_the_nearest(key, nearest, tmp_path: Path) -> None:
+    error = refused("is no setting", tmp_path, curriculum={key: 1})
+    assert nearest in error.fix
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", 0.0),
+        ("top_p", 0.0),
+        ("top_p", 1.5),
+        ("top_k", -1),
+        ("beta", -0.1),
+        ("max_steps", 0),
+        ("hint_conditioning", "both"),
+        ("auto_find_batch_size", True),
+    ],
+)
+def test_settings_out_of_range_are_named(field: str, value: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=field):
+        tiny.config(tmp_path, **{field: value})
+
+
+def test_a_budget_that_holds_no_group(tmp_path: Path) -> None:
+    refused("rollout_budget", tmp_path, rollout_budget=8, per_device_train_batch_size=8)
