@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tiny
 import torch
 from peft import LoraConfig, get_peft_model
 
+import tiny
 from dare.policy.embed import embed_prompts
 
 PROMPTS = [tiny.encode("+".join(str(d) for d in range(n + 1)) + "=") for n in (3, 0, 7, 1, 5)]
@@ -54,9 +54,7 @@ def test_progress_counts_every_prompt_and_the_mode_is_put_back(model):
     counted = []
     model.train()
     try:
-        embed_prompts(
-            model, PROMPTS, pad_id=tiny.PAD, max_batch_tokens=40, progress=counted.append
-        )
+        embed_prompts(model, PROMPTS, pad_id=tiny.PAD, max_batch_tokens=40, progress=counted.append)
         assert model.training
     finally:
         model.eval()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tiny
 import torch
 from scipy import stats
 
+import tiny
 from dare.curriculum.rollouts import Finish
 from dare.policy.generate import GenerationRequest, TransformersGenerator
 from dare.policy.score import Sampling, score

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tiny
 import torch
 
+import tiny
 from dare.curriculum.estimators.snis import effective_sample_size, weights
 from dare.policy.generate import GenerationRequest, TransformersGenerator
 from dare.policy.logprobs import sampling_logprob

@@ -15,11 +15,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import tiny
 import torch
 from plain_reference import Step, Witness
 from transformers import AutoModelForCausalLM
 
+import tiny
 from dare.curriculum import Services
 
 # What a success on a hard prompt is taken to say: the policy itself writes digits only.
@@ -49,7 +49,9 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def run(case: str, folder: Path, model: Any = None, processes: int = 1) -> tuple[Any, list[Step]]:
+def run(
+    case: str, folder: Path, model: Any = None, processes: int = 1, **more: Any
+) -> tuple[Any, list[Step]]:
     """Two steps of a case; the trainer, and for every step its gradient and the reference's."""
     changes = dict(CASES[case])
     reward = changes.pop("reward", tiny.lottery)
@@ -86,6 +88,7 @@ def run(case: str, folder: Path, model: Any = None, processes: int = 1) -> tuple
         services=Services(decode=lambda tokens: SOLUTION),
         curriculum=curriculum,
         **settings,
+        **more,
     )
     witness.attach(trainer)
     trainer.train()

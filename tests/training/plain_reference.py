@@ -13,10 +13,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-import tiny
 import torch
 from transformers import TrainerCallback
 
+import tiny
 from dare.curriculum.hints import hinted, think_longer
 
 PLAIN, THINK, HINTED = 0, 1, 2
@@ -64,6 +64,7 @@ class Step:
         return max(
             float((self.gradient[name].double() - value).abs().max())
             for name, value in self.reference.items()
+            if name in self.gradient
         )
 
 
@@ -236,7 +237,8 @@ class Witness(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The gradient is complete, the weights are still those it belongs to."""
         bare = self._bare()
-        gradient = {n: p.grad.detach().clone() for n, p in bare.named_parameters()}
+        trained = [(n, p.grad) for n, p in bare.named_parameters() if p.requires_grad]
+        gradient = {name: grad.detach().clone() for name, grad in trained}
         model = copy.deepcopy(bare).double().eval()
         tiers = self.trainer.settings.tiers
         found = objective(model, self._start, self._groups, args.temperature, args.beta, tiers)

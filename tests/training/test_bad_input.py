@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 import torch
 
+import tiny
 from dare import InvalidInput
 
 

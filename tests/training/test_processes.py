@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 from gradient_cases import as_saved, run
 
+import tiny
 from dare.training.checkpoint import verify
 from dare.training.run_folder import FILES
 

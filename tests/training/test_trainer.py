@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 import torch
 from transformers import TrainerCallback
 
+import tiny
 from dare import InvalidInput
 from dare.curriculum import Conditioning
 
@@ -48,9 +48,7 @@ def test_every_preset_trains_and_fills_the_budget_exactly(preset: str, tmp_path:
     model = tiny.policy()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     references = {} if preset in ("dare", "paper") else {"cold_start.references": 0}
-    trainer = tiny.trainer(
-        tmp_path, model=model, preset=preset, max_steps=2, curriculum=references
-    )
+    trainer = tiny.trainer(tmp_path, model=model, preset=preset, max_steps=2, curriculum=references)
     batches = Batches(trainer)
     trainer.train()
     assert trainer.state.global_step == 2
@@ -178,7 +176,7 @@ def test_evaluation_reports_accuracy_tokens_and_levels(tmp_path: Path) -> None:
     trainer = tiny.trainer(
         tmp_path,
         reward=lambda completions, chance, **_: [float(c > 0.5) for c in chance],
-        eval_data=[*tiny.problems(0.9, 0.1, each=3), *tiny.problems(0.2, each=1)[:1]],
+        eval_data=tiny.problems(0.9, 0.1, 0.2, each=3)[:7],
         eval_samples=2,
         eval_temperature=1.0,
         eval_strategy="steps",
@@ -257,9 +255,7 @@ def test_several_reward_functions_are_weighed(tmp_path: Path) -> None:
     def zeros(completions, **_):
         return [0.0] * len(completions)
 
-    trainer = tiny.trainer(
-        tmp_path, reward=[ones, zeros], reward_weights=[1.0, 3.0], max_steps=1
-    )
+    trainer = tiny.trainer(tmp_path, reward=[ones, zeros], reward_weights=[1.0, 3.0], max_steps=1)
     trainer.train()
     assert tiny.lines(tmp_path / "metrics.jsonl")[0]["reward"] == pytest.approx(0.25)
 

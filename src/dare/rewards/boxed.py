@@ -2,10 +2,12 @@ r"""Exact match of the last `\boxed{...}`: for answers that are integers or shor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 _OPEN = r"\boxed{"
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
 def last_boxed(text: str) -> str | None:
@@ -25,14 +27,12 @@ def last_boxed(text: str) -> str | None:
 
 
 def matches(answer: str, gold: str) -> bool:
-    """Equal as text or as integers: 007 is 7, but 7.0 is not."""
+    """Equal as text or as integers: 007 is 7, but 7.0, 7_0 and full-width digits are not."""
     answer, gold = answer.strip(), gold.strip()
     if answer == gold:
         return True
-    try:
-        return len(answer) < 1000 and int(answer) == int(gold)
-    except ValueError:
-        return False
+    whole = _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(gold)
+    return bool(whole) and int(answer) == int(gold)
 
 
 def boxed_reward(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float]:

@@ -10,8 +10,8 @@ Each problem is a chain of elementary steps modulo a prime. Whoever knows the fe
 elementary facts can solve every problem, so what is learnt on one problem helps on the others.
 """
 
-from dare.tasks.checking import boxed, reward
+from dare.tasks.checking import reward
 from dare.tasks.families import FAMILIES, LEVELS, Family, Level
 from dare.tasks.sampling import Problem, generate
 
-__all__ = ["FAMILIES", "LEVELS", "Family", "Level", "Problem", "boxed", "generate", "reward"]
+__all__ = ["FAMILIES", "LEVELS", "Family", "Level", "Problem", "generate", "reward"]

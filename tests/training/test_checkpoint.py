@@ -1,0 +1,196 @@
+"""Checkpoints are complete or absent: damage is noticed, named and passed over."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import tiny
+from dare import InvalidInput
+from dare.training.checkpoint import MANIFEST, checkpoints, chosen, newest, rotate, seal, verify
+
+CONTENT = {"model.safetensors": b"weights" * 50, "curriculum/curriculum.json": b'{"step": 1}'}
+
+
+def sealed(run: Path, step: int) -> Path:
+    """A small checkpoint of this step."""
+    stage = run / f".stage-{step}" / f"checkpoint-{step}"
+    for name, content in CONTENT.items():
+        (stage / name).parent.mkdir(parents=True, exist_ok=True)
+        (stage / name).write_bytes(content)
+    seal(stage, run / f"checkpoint-{step}")
+    rotate(run, None)
+    return run / f"checkpoint-{step}"
+
+
+def test_a_sealed_checkpoint_verifies_and_names_its_files(tmp_path: Path) -> None:
+    folder = sealed(tmp_path, 3)
+    assert verify(folder) is None
+    assert set(json.loads((folder / MANIFEST).read_text())) == set(CONTENT)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-3"]
+
+
+@pytest.mark.parametrize("name", [*CONTENT, MANIFEST])
+@pytest.mark.parametrize("place", [0, 5, -1])
+@pytest.mark.parametrize("mask", [0x01, 0x80])
+def test_one_changed_bit_is_noticed_and_the_older_checkpoint_used(
+    name: str, place: int, mask: int, tmp_path: Path
+) -> None:
+    older, newer = sealed(tmp_path, 2), sealed(tmp_path, 4)
+    content = bytearray((newer / name).read_bytes())
+    content[place] ^= mask
+    (newer / name).write_bytes(content)
+    harmless = name == MANIFEST and json_equal(content, (older / name).read_bytes())
+    assert (verify(newer) is None) == harmless
+    assert newest(tmp_path) == (newer if harmless else older)
+
+
+def json_equal(first: bytes | bytearray, second: bytes) -> bool:
+    """Two files that say the same: a changed blank between entries loses nothing."""
+    try:
+        return bool(json.loads(first) == json.loads(second))
+    except ValueError:
+        return False
+
+
+@pytest.mark.parametrize("name", [*CONTENT, MANIFEST])
+def test_a_missing_file_is_noticed(name: str, tmp_path: Path) -> None:
+    older, newer = sealed(tmp_path, 2), sealed(tmp_path, 10)
+    (newer / name).unlink()
+    reason = verify(newer)
+    assert reason is not None
+    assert newest(tmp_path) == older
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[]", "null", '{"model.safetensors": 3}', "\x00"])
+def test_a_damaged_manifest_is_noticed(text: str, tmp_path: Path) -> None:
+    older, newer = sealed(tmp_path, 2), sealed(tmp_path, 10)
+    (newer / MANIFEST).write_text(text)
+    assert verify(newer) is not None
+    assert newest(tmp_path) == older
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_a_truncated_manifest_is_noticed(share: float, tmp_path: Path) -> None:
+    older, newer = sealed(tmp_path, 2), sealed(tmp_path, 10)
+    text = (newer / MANIFEST).read_text().rstrip()
+    (newer / MANIFEST).write_text(text[: int(share * len(text))])
+    assert newest(tmp_path) == older
+
+
+def test_passing_over_is_said_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = sealed(tmp_path, 1)
+    (folder / "model.safetensors").write_bytes(b"other")
+    assert newest(tmp_path) is None
+    said = capsys.readouterr()
+    assert "checkpoint-1" in said.out + said.err
+    assert "model.safetensors is damaged" in said.out + said.err
+
+
+def test_a_checkpoint_asked_for_by_name_must_be_whole(tmp_path: Path) -> None:
+    folder = sealed(tmp_path, 1)
+    assert chosen(tmp_path, str(folder)) == folder
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InvalidInput, match=r"model\.safetensors is missing"):
+        chosen(tmp_path, str(folder))
+    with pytest.raises(InvalidInput, match="no manifest"):
+        chosen(tmp_path, str(tmp_path / "nowhere"))
+
+
+def test_checkpoints_are_ordered_by_step_and_stages_are_none(tmp_path: Path) -> None:
+    for step in (2, 10, 9):
+        sealed(tmp_path, step)
+    (tmp_path / ".stage-11" / "checkpoint-11").mkdir(parents=True)
+    (tmp_path / "checkpoint-best").mkdir()
+    (tmp_path / "checkpoint-12").write_text("a file")
+    assert [path.name for path in checkpoints(tmp_path)] == [
+        "checkpoint-10",
+        "checkpoint-9",
+        "checkpoint-2",
+    ]
+
+
+def test_rotation_keeps_the_newest_and_clears_stages(tmp_path: Path) -> None:
+    for step in (1, 2, 10):
+        sealed(tmp_path, step)
+    (tmp_path / ".stage-11" / "checkpoint-11").mkdir(parents=True)
+    rotate(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-2"]
+
+
+def test_sealing_over_a_damaged_checkpoint_replaces_it(tmp_path: Path) -> None:
+    folder = sealed(tmp_path, 1)
+    (folder / "model.safetensors").unlink()
+    (folder / "stray").write_text("left over")
+    assert verify(sealed(tmp_path, 1)) is None
+    assert not (folder / "stray").exists()
+
+
+# --- what a trainer writes ------------------------------------------------------------------------
+
+
+def test_the_trainers_checkpoints_verify_load_and_are_rotated(tmp_path: Path) -> None:
+    trainer = tiny.trainer(
+        tmp_path, max_steps=3, save_strategy="steps", save_steps=1, save_total_limit=2
+    )
+    trainer.train()
+    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-3", "checkpoint-2"]
+    assert all(verify(path) is None for path in checkpoints(tmp_path))
+    assert not list(tmp_path.glob(".stage-*"))
+    last = tmp_path / "checkpoint-3"
+    model = AutoModelForCausalLM.from_pretrained(last)
+    for name, value in trainer.model.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value)
+    tokens = AutoTokenizer.from_pretrained(last)("3+4=")["input_ids"]
+    assert tokens == tiny.tokenizer()("3+4=")["input_ids"]
+
+
+def test_a_stage_left_by_a_crash_is_in_nobodys_way(tmp_path: Path) -> None:
+    changes = {"save_strategy": "steps", "save_steps": 2}
+    tiny.trainer(tmp_path, max_steps=2, **changes).train()
+    # The crash came after everything was written and before the folder was moved into place.
+    stage = tmp_path / ".stage-4" / "checkpoint-4"
+    shutil.copytree(tmp_path / "checkpoint-2", stage)
+    (stage / MANIFEST).unlink()
+    (stage / "stray").write_text("left over")
+    tiny.trainer(tmp_path, max_steps=4, **changes).train(resume_from_checkpoint=True)
+    assert verify(tmp_path / "checkpoint-4") is None
+    assert not (tmp_path / "checkpoint-4" / "stray").exists()
+    assert not list(tmp_path.glob(".stage-*"))
+
+
+def test_the_best_checkpoint_can_be_loaded_at_the_end(tmp_path: Path) -> None:
+    accuracy = iter([0.25, 1.0, 0.5, 0.75])
+
+    def reward(prompts, completions, chance, **_):
+        if chance[0] != 0.125:  # of training
+            return tiny.lottery(prompts, completions, chance)
+        share = next(accuracy)
+        return [float(place < share * len(prompts)) for place in range(len(prompts))]
+
+    trainer = tiny.trainer(
+        tmp_path,
+        reward=reward,
+        eval_data=tiny.problems(0.125),
+        max_steps=4,
+        save_strategy="steps",
+        save_steps=1,
+        save_total_limit=2,
+        eval_strategy="steps",
+        eval_steps=1,
+        load_best_model_at_end=True,
+        metric_for_best_model="accuracy",
+        greater_is_better=True,
+    )
+    trainer.train()
+    assert trainer.state.best_global_step == 2
+    best = tmp_path / "checkpoint-2"
+    assert trainer.state.best_model_checkpoint == str(best)
+    saved = AutoModelForCausalLM.from_pretrained(best).state_dict()
+    for name, value in trainer.model.state_dict().items():
+        assert torch.equal(saved[name], value)

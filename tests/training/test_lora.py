@@ -1,0 +1,83 @@
+"""Adapters: they train, save and load; the weights under them are the reference policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from gradient_cases import metrics, run
+from peft import LoraConfig, PeftModel
+
+import tiny
+
+ADAPTERS = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "up_proj"])
+
+
+def logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(input_ids=torch.from_numpy(tiny.encode("3+4=", "5+6="))[None]).logits
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lora")
+    trainer = tiny.trainer(
+        folder,
+        peft_config=ADAPTERS,
+        learning_rate=0.03,
+        save_strategy="steps",
+        save_steps=3,
+    )
+    trainer.train()
+    return folder, trainer
+
+
+def test_adapters_move_and_the_weights_under_them_do_not(trained) -> None:
+    _, trainer = trained
+    start = tiny.policy().state_dict()
+    inside = dict(trainer.model.get_base_model().named_parameters())
+    for name, value in start.items():
+        held = inside.get(name, inside.get(name.replace(".weight", ".base_layer.weight")))
+        assert held is not None
+        assert torch.equal(held, value)
+    moved = [v for n, v in trainer.model.named_parameters() if "lora_B" in n]
+    assert moved
+    assert all(float(value.detach().abs().max()) > 0 for value in moved)
+
+
+def test_the_checkpoint_loads_over_the_base_model(trained) -> None:
+    folder, trainer = trained
+    checkpoint = folder / "checkpoint-3"
+    assert not (checkpoint / "model.safetensors").exists()
+    loaded = PeftModel.from_pretrained(tiny.policy(), checkpoint)
+    assert torch.equal(logits(loaded), logits(trainer.model))
+    assert not torch.allclose(logits(loaded), logits(tiny.policy()), atol=1e-3)
+
+
+def test_the_reference_is_the_model_with_its_adapters_off(tmp_path: Path) -> None:
+    trainer, steps = run("kl", tmp_path, peft_config=ADAPTERS, optim="adamw_torch")
+    lines = metrics(tmp_path)
+    assert lines[0]["objective_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert lines[1]["objective_kl"] > 1e-3
+    for step, line in zip(steps, lines, strict=True):
+        assert step.distance() < 1e-5
+        assert line["loss"] == pytest.approx(step.loss, abs=1e-5)
+        assert line["objective_kl"] == pytest.approx(step.kl, abs=1e-5)
+    assert trainer.reference.model is trainer.model
+
+
+def test_adapters_resume_bit_for_bit(trained, tmp_path: Path) -> None:
+    _, whole = trained
+    changes = {
+        "peft_config": ADAPTERS,
+        "learning_rate": 0.03,
+        "save_strategy": "steps",
+        "save_steps": 1,
+    }
+    tiny.trainer(tmp_path, max_steps=1, **changes).train()
+    resumed = tiny.trainer(tmp_path, **changes)
+    resumed.train(resume_from_checkpoint=True)
+    expected = dict(whole.model.named_parameters())
+    for name, value in resumed.model.named_parameters():
+        assert torch.equal(value, expected[name])

@@ -1,0 +1,304 @@
+"""A run that was interrupted and resumed is the run that was not, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+import torch
+from transformers import TrainerCallback
+
+import tiny
+from dare import InvalidInput
+from dare.training import checkpoint
+from dare.training.run_folder import FILES
+
+TIMING = ("seconds", "time", "memory_mb")
+STEPS = 5
+BASE: dict[str, Any] = {
+    "max_steps": STEPS,
+    "save_strategy": "steps",
+    "save_steps": 2,
+    "eval_strategy": "steps",
+    "eval_steps": 2,
+    "eval_data": tiny.problems(0.5),
+    "rollout_budget": 48,
+    "per_device_train_batch_size": 24,
+    "curriculum": {"fresh_share": 0.6, "selection.eta": 0.5},
+    "reward": tiny.patchy,
+    "beta": 0.05,
+}
+
+
+def outcome(folder: Path, trainer: Any) -> dict[str, Any]:
+    """Everything a run leaves behind, less what a clock or the memory decides."""
+    found: dict[str, Any] = {
+        name: [tiny.without(line, TIMING) for line in tiny.lines(folder / name)] for name in FILES
+    }
+    found["difficulty"] = pyarrow.parquet.read_table(folder / "difficulty.parquet").to_pydict()
+    found["weights"] = {n: v.tolist() for n, v in trainer.model.state_dict().items()}
+    history = [
+        tiny.without(entry, ("memory_mb",))
+        for entry in trainer.state.log_history
+        if "train_runtime" not in entry
+    ]
+    found["history"] = history
+    return found
+
+
+def assert_same(first: dict[str, Any], second: dict[str, Any]) -> None:
+    for name in first:
+        assert first[name] == second[name], name
+
+
+class Crash(Exception):
+    """The machine went away."""
+
+
+class CrashAt(TrainerCallback):
+    """Raises in an event of one step."""
+
+    def __init__(self, event: str, step: int) -> None:
+        def fail(args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == step:
+                raise Crash
+
+        setattr(self, event, fail)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("whole")
+    trainer = tiny.trainer(folder, **BASE)
+    trainer.train()
+    return outcome(folder, trainer)
+
+
+def resumed(folder: Path, **changes: Any) -> Any:
+    trainer = tiny.trainer(folder, **{**BASE, **changes})
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == STEPS
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("event", "step"),
+    [
+        ("on_step_begin", 2),  # right after a checkpoint
+        ("on_pre_optimizer_step", 3),  # rolled out, not yet updated
+        ("on_step_end", 4),  # updated, not yet saved
+        ("on_save", 4),  # just saved
+        ("on_evaluate", 4),  # evaluated, not yet saved
+        ("on_train_end", 5),  # all but over
+    ],
+)
+def test_a_crash_at_any_moment_leaves_no_trace(event, step, whole, tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, callbacks=[CrashAt(event, step)], **BASE)
+    with pytest.raises(Crash):
+        trainer.train()
+    assert_same(whole, outcome(tmp_path, resumed(tmp_path)))
+
+
+@pytest.mark.parametrize("where", ["save_state", "checkpoint.seal", "checkpoint.rotate"])
+def test_a_crash_while_a_checkpoint_is_written(where, whole, tmp_path, monkeypatch) -> None:
+    calls: list[int] = []
+
+    def second_time_fails(real: Any) -> Any:
+        def call(*given: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 2:
+                raise Crash
+            return real(*given)
+
+        return call
+
+    target, name = {
+        "save_state": ("dare.training.trainer", "save_state"),
+        "checkpoint.seal": ("dare.training.checkpoint", "seal"),
+        "checkpoint.rotate": ("dare.training.checkpoint", "rotate"),
+    }[where]
+    module = __import__(target, fromlist=["x"])
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, second_time_fails(getattr(module, name)))
+        with pytest.raises(Crash):
+            tiny.trainer(tmp_path, **BASE).train()
+    assert_same(whole, outcome(tmp_path, resumed(tmp_path)))
+    assert not list(tmp_path.glob(".stage-*"))
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_replaced(whole, tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        tiny.trainer(tmp_path, callbacks=[CrashAt("on_step_begin", 4)], **BASE).train()
+    weights = tmp_path / "checkpoint-4" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-7] ^= 1
+    weights.write_bytes(content)
+    assert checkpoint.newest(tmp_path) == tmp_path / "checkpoint-2"
+    assert_same(whole, outcome(tmp_path, resumed(tmp_path)))
+    assert checkpoint.verify(tmp_path / "checkpoint-4") is None
+
+
+def test_resuming_twice_and_from_a_named_checkpoint(whole, tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        tiny.trainer(tmp_path, callbacks=[CrashAt("on_step_begin", 3)], **BASE).train()
+    with pytest.raises(Crash):
+        resumed(tmp_path, callbacks=[CrashAt("on_step_end", 5)])
+    trainer = tiny.trainer(tmp_path, **BASE)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert_same(whole, outcome(tmp_path, trainer))
+
+
+def test_the_weights_that_the_trainer_was_built_with_do_not_matter(whole, tmp_path: Path) -> None:
+    changes = {"beta": 0.0}
+    expected = tiny.trainer(tmp_path / "whole", **{**BASE, **changes})
+    expected.train()
+    with pytest.raises(Crash):
+        crash = [CrashAt("on_step_begin", 3)]
+        tiny.trainer(tmp_path / "cut", callbacks=crash, **{**BASE, **changes}).train()
+    other = resumed(tmp_path / "cut", model=tiny.blank(), **changes)
+    assert_same(outcome(tmp_path / "whole", expected), outcome(tmp_path / "cut", other))
+
+
+@pytest.mark.parametrize("preset", ["paper", "mopps", "previous-fr", "current-fr"])
+def test_other_presets_resume_too(preset: str, tmp_path: Path) -> None:
+    changes = {**BASE, "preset": preset, "max_steps": 4, "beta": 0.0}
+    if preset != "paper":
+        changes["curriculum"] = {"cold_start.references": 0}
+    runs = []
+    for name in ("whole", "cut"):
+        crash = [CrashAt("on_step_begin", 3)] if name == "cut" else None
+        trainer = tiny.trainer(tmp_path / name, callbacks=crash, **changes)
+        if crash:
+            with pytest.raises(Crash):
+                trainer.train()
+            trainer = tiny.trainer(tmp_path / name, **changes)
+            trainer.train(resume_from_checkpoint=True)
+        else:
+            trainer.train()
+        runs.append(outcome(tmp_path / name, trainer))
+    assert_same(*runs)
+
+
+# --- a polite stop --------------------------------------------------------------------------------
+
+
+class Signal(TrainerCallback):
+    """Sends this process a signal in the middle of a step."""
+
+    def __init__(self, number: int, step: int, times: int = 1) -> None:
+        self.number, self.step, self.times = number, step, times
+
+    def on_pre_optimizer_step(self, args, state, control, **_) -> None:
+        if state.global_step == self.step:
+            for _ in range(self.times):
+                os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_stops_and_resumes(number, whole, tmp_path: Path, capfd) -> None:
+    before = signal.getsignal(number)
+    trainer = tiny.trainer(tmp_path, callbacks=[Signal(number, 2)], **BASE)
+    trainer.train()
+    assert trainer.state.global_step == 3  # the step in flight was finished
+    assert checkpoint.newest(tmp_path) == tmp_path / "checkpoint-3"
+    assert len(tiny.lines(tmp_path / "metrics.jsonl")) == 3
+    assert str(tmp_path) in capfd.readouterr().err
+    assert signal.getsignal(number) is before
+    assert_same(whole, outcome(tmp_path, resumed(tmp_path)))
+
+
+def test_a_second_signal_stops_at_once(whole, tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, callbacks=[Signal(signal.SIGINT, 3, times=2)], **BASE)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert checkpoint.newest(tmp_path) == tmp_path / "checkpoint-2"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert_same(whole, outcome(tmp_path, resumed(tmp_path)))
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stopped")
+    with pytest.raises(Crash):
+        tiny.trainer(folder, callbacks=[CrashAt("on_step_begin", 2)], **BASE).train()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("prompts", {"data": tiny.problems(0.95, 0.5, 0.2, each=5)}),
+        ("selection.kappa", {"curriculum": {**BASE["curriculum"], "selection.kappa": 3}}),
+        ("rollout_budget", {"rollout_budget": 96}),
+        ("seed", {"seed": 9}),
+        ("medium.group_size", {"num_generations": 6}),
+        ("max_tokens", {"max_completion_length": 9}),
+    ],
+)
+def test_other_data_or_settings_are_refused_by_name(name, changes, stopped, tmp_path) -> None:
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
+    trainer = tiny.trainer(tmp_path, **{**BASE, **changes})
+    with pytest.raises(InvalidInput, match=re.escape(name)) as caught:
+        trainer.train(resume_from_checkpoint=True)
+    assert caught.value.field == name
+    # And nothing was lost: with the old settings the run goes on.
+    assert len(tiny.lines(tmp_path / "metrics.jsonl")) == 2
+
+
+def test_a_folder_with_checkpoints_is_not_started_over(stopped: Path) -> None:
+    with pytest.raises(InvalidInput, match="output_dir"):
+        tiny.trainer(stopped, **BASE).train()
+
+
+def test_there_must_be_a_checkpoint_to_resume_from(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="resume_from_checkpoint"):
+        tiny.trainer(tmp_path, **BASE).train(resume_from_checkpoint=True)
+
+
+def test_a_run_that_died_before_its_first_checkpoint_starts_over_cleanly(
+    whole, tmp_path: Path
+) -> None:
+    with pytest.raises(Crash):
+        tiny.trainer(tmp_path, callbacks=[CrashAt("on_step_begin", 1)], **BASE).train()
+    trainer = tiny.trainer(tmp_path, **BASE)
+    trainer.train()
+    assert_same(whole, outcome(tmp_path, trainer))
+
+
+def test_a_longer_run_continues_a_shorter_one(whole, tmp_path: Path) -> None:
+    tiny.trainer(tmp_path, **{**BASE, "max_steps": 4}).train()
+    trainer = resumed(tmp_path)
+    weights = {n: v.tolist() for n, v in trainer.model.state_dict().items()}
+    assert weights == whole["weights"]
+    assert len(tiny.lines(tmp_path / "metrics.jsonl")) == STEPS
+
+
+def test_torch_draws_are_restored_too(tmp_path: Path) -> None:
+    model = tiny.blank(attention_dropout=0.3)
+    runs = []
+    for name in ("whole", "cut"):
+        changes = {**BASE, "model": None, "max_steps": 3, "beta": 0.0}
+        changes["model"] = tiny.blank(attention_dropout=0.3)
+        crash = [CrashAt("on_step_begin", 2)] if name == "cut" else None
+        trainer = tiny.trainer(tmp_path / name, callbacks=crash, **changes)
+        if crash:
+            with pytest.raises(Crash):
+                trainer.train()
+            changes["model"] = tiny.blank(attention_dropout=0.3)
+            trainer = tiny.trainer(tmp_path / name, **changes)
+            trainer.train(resume_from_checkpoint=True)
+        else:
+            trainer.train()
+        runs.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
+    start = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], start)

@@ -1,0 +1,161 @@
+"""The run folder: what is in it, and how it is taken back to a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import yaml
+
+import tiny
+from dare.training.run_folder import FILES, RunFolder
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    trainer = tiny.trainer(
+        folder,
+        eval_data=tiny.problems(0.5),
+        eval_strategy="steps",
+        eval_steps=2,
+        max_steps=4,
+        seed=5,
+        curriculum={"selection.eta": 0.6},
+    )
+    trainer.train()
+    return folder, trainer
+
+
+def test_config_holds_everything_resolved(run) -> None:
+    folder, trainer = run
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["curriculum"] == trainer.settings.to_dict()
+    assert config["curriculum"]["seed"] == config["training"]["seed"] == 5
+    assert config["curriculum"]["selection"]["eta"] == 0.6
+    assert config["training"]["learning_rate"] == 1e-3
+    assert config["processes"] == 1
+    assert config["prompts"] == 12
+    assert {"python", "torch", "transformers", "accelerate", "numpy"} <= set(config["versions"])
+
+
+def test_metrics_have_one_complete_line_a_step(run) -> None:
+    folder, trainer = run
+    lines = tiny.lines(folder / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    total = 0
+    for line in lines:
+        for name in ("loss", "reward", "length", "coverage", "ess", "grad_norm", "learning_rate"):
+            assert math.isfinite(line[name])
+        assert line["tier_easy"] + line["tier_medium"] + line["tier_hard"] == line["prompts"]
+        assert {"plan", "generate", "reward", "score", "train", "refresh"} <= set(line["seconds"])
+        assert set(line["tokens"]) == {"generated", "scored", "refreshed", "trained"}
+        assert line["tokens"]["generated"] >= line["generated_tokens"]
+        assert line["memory_mb"] > 0
+        total += line["tokens"]["generated"]
+        assert line["generated_tokens_total"] == total
+
+
+def test_refresh_keeps_to_its_share_of_the_tokens(run) -> None:
+    for line in tiny.lines(run[0] / "metrics.jsonl"):
+        own = line["tokens"]["generated"] + line["tokens"]["trained"]
+        assert 0 < line["tokens"]["refreshed"] <= 0.25 * own
+
+
+def test_selections_say_what_was_drawn_and_how_it_went(run) -> None:
+    folder, trainer = run
+    known = set(trainer.store.table.ids())
+    for line in tiny.lines(folder / "selections.jsonl"):
+        count = len(line["prompt"])
+        assert set(line["prompt"]) <= known
+        assert len(set(line["prompt"])) == count
+        for name in ("tier", "difficulty", "group_size", "failure_rate"):
+            assert len(line[name]) == count
+        assert sum(line["group_size"]) == 32
+        for tier, difficulty in zip(line["tier"], line["difficulty"], strict=True):
+            expected = "easy" if difficulty < 0.3 else "hard" if difficulty > 0.8 else "medium"
+            assert tier == expected
+        assert all(0 <= rate <= 1 for rate in line["failure_rate"])
+
+
+def test_samples_can_be_read(run) -> None:
+    folder, trainer = run
+    samples = tiny.lines(folder / "samples.jsonl")
+    assert {sample["step"] for sample in samples} == {0, 1, 2, 3}
+    for sample in samples:
+        assert sample["conditioning"] in ("plain", "think_longer", "hinted")
+        assert sample["finish"] in ("stop", "length")
+        row = trainer.store.table.rows([sample["id"]])[0]
+        assert trainer.store.records[row]["prompt"] == sample["prompt"]
+        chance = trainer.store.records[row]["chance"]
+        assert tiny.lottery([sample["prompt"]], [sample["response"]], [chance]) == [
+            sample["reward"]
+        ]
+
+
+def test_evaluations_are_kept_by_step(run) -> None:
+    lines = tiny.lines(run[0] / "eval.jsonl")
+    assert [line["step"] for line in lines] == [2, 4]
+
+
+def test_the_difficulty_table_is_that_of_the_curriculum(run) -> None:
+    folder, trainer = run
+    table = pyarrow.parquet.read_table(folder / "difficulty.parquet").to_pydict()
+    assert table["id"] == trainer.store.table.ids()
+    assert table["difficulty"] == trainer.curriculum.difficulty().tolist()
+    assert sum(visits > 0 for visits in table["visits"]) == 12 * trainer.curriculum.coverage
+
+
+def test_no_half_written_files_are_left(run) -> None:
+    assert not list(run[0].rglob("*.tmp"))
+    assert not list(run[0].glob(".*"))
+
+
+# --- the folder by itself -------------------------------------------------------------------------
+
+
+def test_numbers_json_cannot_hold_become_null(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "new")
+    record = {"step": 0, "a": np.float32("nan"), "b": [math.inf, np.int64(3)], "c": np.arange(2)}
+    folder.append("metrics.jsonl", record)
+    line = json.loads((tmp_path / "new" / "metrics.jsonl").read_text())
+    assert line == {"step": 0, "a": None, "b": [None, 3], "c": [0, 1]}
+
+
+def test_rewinding_drops_later_steps_and_keeps_the_evaluation_of_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder(tmp_path)
+    for name in FILES:
+        for step in range(6):
+            folder.append(name, {"step": step, "text": "Zeile\u2028\u00e9"})
+    folder.rewind(3)
+    for name in FILES:
+        kept = [line["step"] for line in tiny.lines(tmp_path / name)]
+        # After three updates training lines 0 to 2 stand, and the evaluation at step 3.
+        assert kept == ([0, 1, 2, 3] if name == "eval.jsonl" else [0, 1, 2])
+
+
+@pytest.mark.parametrize("rest", ['{"step": 1, "lo', '{"step"', "{", '{"step": 1, "t": "\u00e9'])
+def test_rewinding_survives_a_line_that_was_cut_off(rest: str, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.append("metrics.jsonl", {"step": 0})
+    with open(tmp_path / "metrics.jsonl", "ab") as file:
+        file.write(rest.encode()[:-1] if rest.endswith("\u00e9") else rest.encode())
+    folder.rewind(2)
+    assert tiny.lines(tmp_path / "metrics.jsonl") == [{"step": 0}]
+    folder.append("metrics.jsonl", {"step": 1})
+    assert [line["step"] for line in tiny.lines(tmp_path / "metrics.jsonl")] == [0, 1]
+
+
+def test_a_process_that_does_not_write_leaves_no_trace(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "silent", writes=False)
+    folder.append("metrics.jsonl", {"step": 0})
+    folder.write_config({"a": 1})
+    folder.write_table({"id": ["x"]})
+    folder.rewind(0)
+    assert not (tmp_path / "silent").exists()
