@@ -12,13 +12,16 @@ ifneq ($(shell $(RUN) -c 'print("works")' 2>/dev/null),works)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint types format clean python
+.PHONY: help quickstart test lint types format clean python
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: lint types  ## all checks: lint, types, tests
 	@$(RUN) -m pytest
+
+quickstart: $(STAMP)  ## train GRPO and DARE on the built-in policy, write runs/quickstart/report.html
+	@$(VENV)/bin/dare quickstart
 
 lint: $(STAMP)  ## ruff: rules and formatting
 	@$(RUN) -m ruff check --quiet .

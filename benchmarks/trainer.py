@@ -6,12 +6,14 @@ Both trainers run in one process, turn by turn; only ratios of the same turn are
 median over the turns is reported. Peak memory is taken in processes of their own. Without TRL or
 datasets only DARE's side runs, and the ratios are null. Ends with one JSON line:
 
-    tokens_per_s_ratio  generated + trained tokens per second, DARE (preset grpo) / TRL: the smaller
-                        of the comparison with fixed lengths and the one with ragged lengths
-    peak_memory_ratio   memory at the peak of training above that before it, DARE / TRL: the larger
-                        of the two comparisons
+    tokens_per_s_ratio  generated + trained tokens per second, DARE (preset grpo) / TRL: the
+                        smallest of the comparisons
+    peak_memory_ratio   memory at the peak of training above that before it, DARE / TRL: the
+                        largest of the comparisons
     overhead_share      plan, observe, buffer and refresh of the preset `dare` / time of a step
-    fixed, ragged       the figures behind the ratios
+    fixed               every response has the same length
+    ragged              responses end at random
+    fixed_full          fixed lengths, top_p = 1: no nucleus, the time of sorting is out of it
     overhead            seconds a step of each phase with the preset `dare`
 """
 
@@ -53,6 +55,7 @@ from dare.training import DareConfig, DareTrainer
 
 PAD, EOS, UNK = 0, 1, 2
 WARM_UP = 1  # steps of every run that are not counted
+SCENARIOS = ("fixed", "ragged", "fixed_full")
 HAS_TRL = all(importlib.util.find_spec(name) for name in ("trl", "datasets"))
 
 
@@ -112,7 +115,7 @@ def make_tokenizer(vocabulary: int) -> Any:
 def make_model(options: argparse.Namespace, scenario: str) -> Any:
     """A Llama with random weights whose head has a bias, which sets how often responses end.
 
-    `fixed` never ends by itself; `ragged` ends at each token with probability 2 / max_tokens.
+    `fixed...` never ends by itself; `ragged` ends at each token with probability 2 / max_tokens.
     """
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -135,7 +138,9 @@ def make_model(options: argparse.Namespace, scenario: str) -> Any:
     odds = chance / (1 - chance) * options.vocabulary * options.top_p
     with torch.no_grad():
         head.bias[PAD] = -1e4
-        head.bias[EOS] = -1e4 if scenario == "fixed" else options.temperature * math.log(odds)
+        head.bias[EOS] = (
+            -1e4 if scenario.startswith("fixed") else options.temperature * math.log(odds)
+        )
     model.lm_head = head
     return model.to(options.device)
 
@@ -148,7 +153,9 @@ def make_prompts(options: argparse.Namespace) -> list[dict[str, str]]:
     return [{"prompt": " ".join(f"w{i}" for i in row), "answer": "1"} for row in ids]
 
 
-def common_arguments(options: argparse.Namespace, folder: str, steps: int) -> dict[str, Any]:
+def common_arguments(
+    options: argparse.Namespace, scenario: str, folder: str, steps: int, seed: int
+) -> dict[str, Any]:
     """Settings that both trainers take under the same name."""
     return {
         "output_dir": folder,
@@ -159,7 +166,7 @@ def common_arguments(options: argparse.Namespace, folder: str, steps: int) -> di
         "num_generations": options.group_size,
         "max_completion_length": options.max_tokens,
         "temperature": options.temperature,
-        "top_p": options.top_p,
+        "top_p": 1.0 if scenario == "fixed_full" else options.top_p,
         "top_k": 0,
         "beta": 0.0,
         "epsilon": 0.2,
@@ -171,29 +178,37 @@ def common_arguments(options: argparse.Namespace, folder: str, steps: int) -> di
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
-        "seed": 0,
+        "seed": seed,
     }
 
 
 def make_dare(
-    options: argparse.Namespace, scenario: str, folder: str, steps: int, clock: StepClock
+    options: argparse.Namespace,
+    scenario: str,
+    folder: str,
+    steps: int,
+    clock: StepClock,
+    seed: int = 0,
 ) -> tuple[Any, Alternating]:
     """DareTrainer that does what GRPO does: uniform draws, equal groups, no refresh."""
     reward = Alternating()
-    arguments = common_arguments(options, folder, steps)
+    arguments = common_arguments(options, scenario, folder, steps, seed)
     args = DareConfig(preset="grpo", rollout_budget=options.rollouts, **arguments)
     model, tokenizer = make_model(options, scenario), make_tokenizer(options.vocabulary)
-    return DareTrainer(
-        model, reward, args, make_prompts(options), None, tokenizer, [clock]
-    ), reward
+    return DareTrainer(model, reward, args, make_prompts(options), None, tokenizer, [clock]), reward
 
 
 def make_trl(
-    options: argparse.Namespace, scenario: str, folder: str, steps: int, clock: StepClock
+    options: argparse.Namespace,
+    scenario: str,
+    folder: str,
+    steps: int,
+    clock: StepClock,
+    seed: int = 0,
 ) -> tuple[Any, Alternating]:
     """GRPOTrainer with one update a batch and no reference model."""
     from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig, GRPOTrainer  # type: ignore[attr-defined]
 
     reward = Alternating()
     args = GRPOConfig(
@@ -203,12 +218,13 @@ def make_trl(
         scale_rewards="group",
         use_vllm=False,
         log_completions=False,
-        **common_arguments(options, folder, steps),
+        **common_arguments(options, scenario, folder, steps, seed),
     )
     model, tokenizer = make_model(options, scenario), make_tokenizer(options.vocabulary)
     dataset = Dataset.from_list(make_prompts(options))
+    rewarded: Any = reward
     trainer = GRPOTrainer(
-        model, reward, args, dataset, processing_class=tokenizer, callbacks=[clock]
+        model, rewarded, args, dataset, processing_class=tokenizer, callbacks=[clock]
     )
     return trainer, reward
 
@@ -222,12 +238,12 @@ def read_metrics(folder: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def timed_run(options: argparse.Namespace, kind: str, scenario: str) -> dict[str, Any]:
+def timed_run(options: argparse.Namespace, kind: str, scenario: str, seed: int) -> dict[str, Any]:
     """One short training: seconds, tokens and rollouts of its steps after the warm-up."""
     steps = WARM_UP + options.steps
     with tempfile.TemporaryDirectory() as folder, quiet():
         clock = StepClock(options.device)
-        trainer, reward = MAKERS[kind](options, scenario, folder, steps, clock)
+        trainer, reward = MAKERS[kind](options, scenario, folder, steps, clock, seed)
         trainer.train()
         generated = [sum(lengths) for lengths in reward.lengths]
         result: dict[str, Any] = {}
@@ -264,7 +280,7 @@ def compare_speed(options: argparse.Namespace, scenario: str) -> dict[str, Any]:
     runs: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
     for turn in range(options.turns):
         for kind in kinds if turn % 2 == 0 else kinds[::-1]:
-            run = timed_run(options, kind, scenario)
+            run = timed_run(options, kind, scenario, turn)
             runs[kind].append(run)
             say(f"{scenario} {turn + 1}/{options.turns} {kind}: {run['tokens_per_s']:.0f} tokens/s")
     result: dict[str, Any] = {}
@@ -280,9 +296,7 @@ def compare_speed(options: argparse.Namespace, scenario: str) -> dict[str, Any]:
     }
     if HAS_TRL:
         for name in ("tokens_per_s", "rollouts_per_s"):
-            ratios = [
-                a[name] / b[name] for a, b in zip(runs["dare"], runs["trl"], strict=True)
-            ]
+            ratios = [a[name] / b[name] for a, b in zip(runs["dare"], runs["trl"], strict=True)]
             result[f"{name}_ratio"] = round(statistics.median(ratios), 4)
             result[f"{name}_ratios"] = [round(ratio, 4) for ratio in ratios]
     return result
@@ -291,6 +305,9 @@ def compare_speed(options: argparse.Namespace, scenario: str) -> dict[str, Any]:
 def memory_child(options: argparse.Namespace, kind: str, scenario: str) -> float:
     """MB at the peak of training, above what stood once the trainer was built."""
     cuda = options.device == "cuda"
+    small = {"rollouts": 4, "group_size": 2, "micro_batch": 2, "max_tokens": 4, "steps": 1}
+    # A toy run first: modules that a trainer imports on the way are no memory of its training.
+    timed_run(argparse.Namespace(**{**vars(options), **small}), kind, scenario, 0)
     with tempfile.TemporaryDirectory() as folder, quiet():
         clock = StepClock(options.device)
         trainer, _ = MAKERS[kind](options, scenario, folder, 2, clock)
@@ -342,9 +359,7 @@ def measure_overhead(options: argparse.Namespace) -> dict[str, Any]:
     from dare import pocket, tasks
 
     def solved(completions: list[str], answer: list[str], **_: Any) -> list[float]:
-        return [
-            tasks.reward(text, gold) for text, gold in zip(completions, answer, strict=True)
-        ]
+        return [tasks.reward(text, gold) for text, gold in zip(completions, answer, strict=True)]
 
     skipped = 2
     clock = StepClock(options.device)
@@ -371,6 +386,7 @@ def measure_overhead(options: argparse.Namespace) -> dict[str, Any]:
         (r["seconds"]["plan"] + r["seconds"]["refresh"]) / t
         for r, t in zip(records, wall, strict=True)
     ]
+    scored = [r["seconds"]["score"] / t for r, t in zip(records, wall, strict=True)]
     phases = {
         name: round(statistics.median(r["seconds"].get(name, 0.0) for r in records), 4)
         for name in records[-1]["seconds"]
@@ -385,10 +401,7 @@ def measure_overhead(options: argparse.Namespace) -> dict[str, Any]:
         "seconds_per_step": round(statistics.median(wall), 4),
         "phases_s": phases,
         "tokens": tokens,
-        "score_share": round(
-            statistics.median(r["seconds"]["score"] / t for r, t in zip(records, wall, strict=True)),
-            4,
-        ),
+        "score_share": round(statistics.median(scored), 4),
     }
     say(f"overhead: {result['share']:.3f} of a step of {result['seconds_per_step']:.2f} s")
     return result
@@ -442,13 +455,12 @@ def main() -> None:
         return
     if not HAS_TRL:
         say("trl or datasets is not installed: only DARE's side runs, ratios are null")
-    scenarios = ("fixed", "ragged")
-    found = {name: compare_speed(options, name) for name in scenarios}
-    for name in scenarios:
+    found = {name: compare_speed(options, name) for name in SCENARIOS}
+    for name in SCENARIOS:
         found[name]["memory"] = compare_memory(options, name)
     overhead = measure_overhead(options)
-    speed = [found[name]["tokens_per_s_ratio"] for name in scenarios] if HAS_TRL else []
-    memory = [found[name]["memory"]["ratio"] for name in scenarios] if HAS_TRL else []
+    speed = [found[name]["tokens_per_s_ratio"] for name in SCENARIOS] if HAS_TRL else []
+    memory = [found[name]["memory"]["ratio"] for name in SCENARIOS] if HAS_TRL else []
     sizes = {k: v for k, v in vars(options).items() if k not in ("out", "child")}
     result = {
         "tokens_per_s_ratio": min(speed, default=None),

@@ -183,7 +183,7 @@ def test_wrong_types_are_refused_by_name(values: dict[str, Any], field: str, fix
         ({"selection.eta": 1.01}, "selection.eta"),
         ({"selection.temperature": 0}, "selection.temperature"),
         ({"selection.target": 2}, "selection.target"),
-        ({"selection.explore_floor": 0.6}, "selection.explore_floor"),
+        ({"selection.explore_floor": 0.9}, "selection.explore_floor"),
         ({"easy.below": 0.8, "hard.above": 0.8}, "easy.below"),
         ({"easy.below": 0.9}, "easy.below"),
         ({"hard.above": 1.1}, "easy.below"),

@@ -124,12 +124,16 @@ class SelectionConfig:
     """tau of `softmax`."""
     target: float = 0.5
     """Difficulty that `thompson` looks for."""
-    explore_start: float = 0.3
-    """Share of the draw given to unseen prompts while hardly any is seen ..."""
+    explore_start: float = 0.8
+    """Share of the draw given to unseen prompts at the most, at the start ..."""
     explore_floor: float = 0.1
     """... and never less than this while any is left."""
-    explore: Literal["coverage", "fixed", "off"] = "coverage"
-    """Decay with coverage, keep `explore_start` (MoPPS), or draw seen and unseen alike."""
+    explore: Literal["supply", "coverage", "fixed", "off"] = "supply"
+    """What the share falls with: the supply of seen prompts worth drawing, or plain coverage.
+    `fixed` keeps `explore_start` (MoPPS), `off` draws seen and unseen alike."""
+    rest: float = 8.0
+    """Steps that a seen prompt should rest between two draws, on average; `supply` counts how
+    many prompts a step that leaves."""
 
     def __post_init__(self) -> None:
         kappa = self.kappa
@@ -137,6 +141,7 @@ class SelectionConfig:
         require(0 <= self.eta <= 1, "selection.eta", self.eta, "is a share, in [0, 1]")
         require(self.temperature > 0, "selection.temperature", self.temperature, "must be positive")
         require(0 <= self.target <= 1, "selection.target", self.target, "is a failure rate")
+        require(self.rest >= 1, "selection.rest", self.rest, "must be at least 1")
         low, high = self.explore_floor, self.explore_start
         fix = "needs 0 <= explore_floor <= explore_start <= 1"
         require(0 <= low <= high <= 1, "selection.explore_floor", (low, high), fix)

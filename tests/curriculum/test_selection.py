@@ -258,7 +258,7 @@ def test_a_tier_that_only_unseen_prompts_have_gets_its_part_all_the_same(coverag
 @examples(60)
 def test_the_unseen_share_falls_with_coverage_to_its_floor(a: float, b: float, c: float) -> None:
     floor, start = sorted((a, b))
-    config = SelectionConfig(explore_floor=floor, explore_start=start)
+    config = SelectionConfig(explore_floor=floor, explore_start=start, explore="coverage")
     share = explore_share(config, c)
     assert share >= floor
     assert explore_share(config, 0.0) == start
@@ -355,11 +355,35 @@ def test_unseen_prompts_reach_their_share_beside_the_uniform_part(coverage: floa
     rng = np.random.default_rng(4)
     seen = rng.random(4000) < coverage
     difficulty = populations()["uniform"]
-    selector = Selector(DARE.selection, 32)
+    config = SelectionConfig(explore="coverage", explore_start=0.5)
+    selector = Selector(config, 32)
     drawn = [
         selector.draw(difficulty, tier_of(difficulty), seen, 64, np.random.default_rng(seed))
         for seed in range(40)
     ]
     assert all(len(set(rows.tolist())) == 64 for rows in drawn)
     unseen = float(np.mean([~seen[rows] for rows in drawn]))
-    assert unseen >= explore_share(DARE.selection, float(seen.mean())) - 0.02
+    assert unseen >= explore_share(config, float(seen.mean())) - 0.02
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 50), st.floats(1, 20))
+@examples(60)
+def test_the_unseen_share_makes_up_for_what_the_seen_prompts_lack(
+    a: float, b: float, supply: float, rest: float
+) -> None:
+    floor, start = sorted((a, b))
+    config = SelectionConfig(explore_floor=floor, explore_start=start, rest=rest)
+    share = explore_share(config, 0.5, supply)
+    assert floor <= share <= start
+    assert explore_share(config, 0.5, 0.0) == start
+    assert explore_share(config, 0.5, rest) == floor
+    assert share >= explore_share(config, 0.5, supply + 1.0)
+
+
+def test_a_few_medium_prompts_are_not_drawn_over_and_over() -> None:
+    # 20 of 1,000 prompts are known, 10 of them medium; 32 are taken a step.
+    difficulty, seen = np.full(1000, 0.6), np.arange(1000) < 20
+    difficulty[10:20] = 0.0
+    selector = Selector(DARE.selection, 32)
+    drawn = selector.draw(difficulty, tier_of(difficulty), seen, 32, np.random.default_rng(0))
+    assert (~seen[drawn]).mean() >= 0.7

@@ -75,6 +75,7 @@ def run(
         "eval_steps": 1,
         "per_device_train_batch_size": 48,
         **changes,
+        **more,
     }
     settings["per_device_train_batch_size"] //= processes
     witness = Witness()
@@ -88,7 +89,6 @@ def run(
         services=Services(decode=lambda tokens: SOLUTION),
         curriculum=curriculum,
         **settings,
-        **more,
     )
     witness.attach(trainer)
     trainer.train()

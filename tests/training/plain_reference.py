@@ -174,7 +174,10 @@ class Witness(TrainerCallback):
             text = hinted(text, fragments)
         elif conditioning == THINK:
             text = think_longer(text)
-        return tiny.encode(text).tolist()
+        shown = tiny.encode(text).tolist()
+        if conditioning != PLAIN and len(shown) >= self._bare().config.max_position_embeddings:
+            return self._shown(row, PLAIN, [])  # help that does not fit is not given
+        return shown
 
     def _note(self, plan: Any, rollouts: Any, replayed: list[Group]) -> None:
         """Group the rollouts by prompt; their behaviour is that of the weights of now."""

@@ -9,6 +9,8 @@ import pytest
 from gradient_cases import CASES, metrics, run
 from plain_reference import HINTED, THINK, Step, tier
 
+import tiny
+
 TOLERANCE = 1e-5
 
 
@@ -68,3 +70,15 @@ def test_loss_and_gradient_equal_the_plain_reference(case: str, tmp_path: Path) 
         assert max(float(value.abs().max()) for value in step.gradient.values()) > 1e-2
     done = exercised(case, steps, trainer.args.gradient_accumulation_steps)
     assert all(done.values()), done
+
+
+@pytest.mark.parametrize("case", ["hinted", "think longer"])
+def test_help_that_does_not_fit_is_left_out_of_training_too(case: str, tmp_path: Path) -> None:
+    model = tiny.policy()
+    model.config.max_position_embeddings = 64
+    _, steps = run(case, tmp_path, model)
+    for step in steps:
+        kinds = conditionings(step)
+        assert kinds[THINK] + kinds[HINTED] > 0
+        assert step.distance() < TOLERANCE
+        assert max(abs(ratio - 1.0) for ratio in step.ratios) < 1e-5

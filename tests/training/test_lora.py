@@ -22,6 +22,7 @@ def logits(model) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lora")
+    torch.manual_seed(0)
     trainer = tiny.trainer(
         folder,
         peft_config=ADAPTERS,
@@ -44,6 +45,17 @@ def test_adapters_move_and_the_weights_under_them_do_not(trained) -> None:
     moved = [v for n, v in trainer.model.named_parameters() if "lora_B" in n]
     assert moved
     assert all(float(value.detach().abs().max()) > 0 for value in moved)
+
+
+def test_new_adapters_come_from_the_seed_of_the_run(tmp_path: Path) -> None:
+    made = []
+    for place, seed in enumerate((1, 1, 2)):
+        torch.manual_seed(place)  # whatever was drawn before
+        trainer = tiny.trainer(tmp_path, peft_config=ADAPTERS, seed=seed)
+        named = dict(trainer.model.named_parameters())
+        made.append(torch.cat([named[n].detach().flatten() for n in named if "lora_A" in n]))
+    assert torch.equal(made[0], made[1])
+    assert not torch.equal(made[0], made[2])
 
 
 def test_the_checkpoint_loads_over_the_base_model(trained) -> None:
@@ -75,6 +87,7 @@ def test_adapters_resume_bit_for_bit(trained, tmp_path: Path) -> None:
         "save_strategy": "steps",
         "save_steps": 1,
     }
+    torch.manual_seed(0)
     tiny.trainer(tmp_path, max_steps=1, **changes).train()
     resumed = tiny.trainer(tmp_path, **changes)
     resumed.train(resume_from_checkpoint=True)

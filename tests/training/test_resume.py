@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -158,9 +161,10 @@ def test_the_weights_that_the_trainer_was_built_with_do_not_matter(whole, tmp_pa
     changes = {"beta": 0.0}
     expected = tiny.trainer(tmp_path / "whole", **{**BASE, **changes})
     expected.train()
+    crash = [CrashAt("on_step_begin", 3)]
+    cut = tiny.trainer(tmp_path / "cut", callbacks=crash, **{**BASE, **changes})
     with pytest.raises(Crash):
-        crash = [CrashAt("on_step_begin", 3)]
-        tiny.trainer(tmp_path / "cut", callbacks=crash, **{**BASE, **changes}).train()
+        cut.train()
     other = resumed(tmp_path / "cut", model=tiny.blank(), **changes)
     assert_same(outcome(tmp_path / "whole", expected), outcome(tmp_path / "cut", other))
 
@@ -220,6 +224,21 @@ def test_a_second_signal_stops_at_once(whole, tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path) == tmp_path / "checkpoint-2"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert_same(whole, outcome(tmp_path, resumed(tmp_path)))
+
+
+def test_kill_minus_nine_at_random_moments_changes_nothing() -> None:
+    script = Path(__file__).parents[2] / "benchmarks" / "kill_resume.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--kills", "3", "--seed", "4"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["kills"] == result["identical"] == 3
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -44,8 +44,7 @@ def test_config_holds_everything_resolved(run) -> None:
 
 
 def test_metrics_have_one_complete_line_a_step(run) -> None:
-    folder, trainer = run
-    lines = tiny.lines(folder / "metrics.jsonl")
+    lines = tiny.lines(run[0] / "metrics.jsonl")
     assert [line["step"] for line in lines] == [0, 1, 2, 3]
     total = 0
     for line in lines:
@@ -108,6 +107,13 @@ def test_the_difficulty_table_is_that_of_the_curriculum(run) -> None:
     assert table["id"] == trainer.store.table.ids()
     assert table["difficulty"] == trainer.curriculum.difficulty().tolist()
     assert sum(visits > 0 for visits in table["visits"]) == 12 * trainer.curriculum.coverage
+
+
+def test_every_step_has_its_line_however_rarely_trainer_logs(tmp_path: Path) -> None:
+    tiny.trainer(tmp_path, max_steps=4, logging_steps=3).train()
+    lines = tiny.lines(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    assert all("tokens" in line and "loss" in line for line in lines)
 
 
 def test_no_half_written_files_are_left(run) -> None:

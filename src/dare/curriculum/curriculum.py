@@ -207,6 +207,7 @@ class Curriculum:
             self._planner.most_prompts,
             keyed_rng(seed, step, "draw"),
             sample,
+            self._planner.usual_prompts,
         )
         kept = self.estimator.keep(step)
         if kept is None:

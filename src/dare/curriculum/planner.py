@@ -37,6 +37,13 @@ class Planner:
         smallest = int(self._tiers.group_size.min())
         return -(-self._config.rollout_budget // smallest)
 
+    @property
+    def usual_prompts(self) -> int:
+        """Prompts that a step of medium groups takes."""
+        config = self._config
+        fresh = config.fresh_share * config.rollout_budget
+        return max(1, round(fresh / config.medium.group_size))
+
     def probe(self, step: int, rows: Array, difficulty_P: Array, size: int) -> StepPlan:
         """Plain groups of equal size, for the estimate alone."""
         groups = np.full(len(rows), size)

@@ -42,11 +42,19 @@ def beta_log_weight(difficulty: Array, kappa: float) -> Array:
         return (kappa / 2.0) * np.log(4.0 * difficulty * (1.0 - difficulty))
 
 
-def explore_share(config: SelectionConfig, coverage: float) -> float:
-    """Share of the draw for unseen prompts: falls with coverage, never below the floor."""
+def explore_share(config: SelectionConfig, coverage: float, supply: float = 0.0) -> float:
+    """Share of the draw for unseen prompts, never below the floor.
+
+    `supply` is the number of seen prompts worth drawing for each one that a step takes. With less
+    than `rest` of it the same few prompts would be drawn over and over: the share of unseen ones
+    makes up for what is missing.
+    """
     if config.explore == "fixed":
         return config.explore_start
-    return max(config.explore_floor, config.explore_start * (1.0 - coverage))
+    if config.explore == "coverage":
+        return max(config.explore_floor, config.explore_start * (1.0 - coverage))
+    missing = 1.0 - supply / config.rest
+    return min(config.explore_start, max(config.explore_floor, missing))
 
 
 def interleave(first: Array, second: Array, share: float, k: int, offset: float) -> Array:
@@ -87,6 +95,7 @@ class Selector:
         k: int,
         rng: np.random.Generator,
         sample_P: Array | None = None,
+        taken: int | None = None,
     ) -> Array:
         """k rows in drawn order, no row twice; unseen prompts get their explicit share.
 
@@ -94,7 +103,8 @@ class Selector:
         is uniform over the tiers of all prompts, so that every tier present gets its part wherever
         its prompts are; of the rest unseen prompts get enough to reach their own share.
         `signal_P` is the difficulty (`beta`), the score of `softmax`, or ignored (`uniform`);
-        `sample_P` a draw from the posterior for `thompson`.
+        `sample_P` a draw from the posterior for `thompson`; `taken` how many of the k rows a step
+        usually takes.
         """
         count = len(signal_P)
         if count == 0:
@@ -105,7 +115,8 @@ class Selector:
             return self._draw_pools(signal_P, tier_P, eta, pools, k, rng, sample_P)[0]
         pools = [~seen_P, seen_P]
         unseen, seen = self._draw_pools(signal_P, tier_P, 0.0, pools, k, rng, sample_P)
-        share = explore_share(self.config, covered / count)
+        supply = self._supply(signal_P[seen_P]) / max(taken or k, 1)
+        share = explore_share(self.config, covered / count, supply)
         if self.config.name != "beta" or self.config.eta == 0.0:
             return interleave(unseen, seen, share, k, float(rng.random()))
         eta = self.config.eta
@@ -142,6 +153,13 @@ class Selector:
         log_weight = self.log_weight(signal_P, tier_P, self.config.eta)
         weight = np.exp(log_weight - log_weight.max())
         return weight / weight.sum()
+
+    def _supply(self, signal: Array) -> float:
+        """How many prompts at the peak of the Beta density these seen ones are worth."""
+        if self.config.name != "beta":
+            return float(len(signal))
+        clamped = clamp_difficulty(signal, self._rollouts)
+        return float(np.exp(beta_log_weight(clamped, self.config.kappa)).sum())
 
     def _draw_pools(
         self,
