@@ -438,7 +438,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--memory-turns", type=int, default=3)
     parser.add_argument("--overhead-rollouts", type=int, default=256)
-    parser.add_argument("--overhead-steps", type=int, default=6)
+    parser.add_argument("--overhead-steps", type=int, default=12)
     parser.add_argument("--out", type=Path, help="also write the result to this file, indented")
     parser.add_argument("--child", nargs=2, metavar=("KIND", "SCENARIO"), help=argparse.SUPPRESS)
     return parser.parse_args()
