@@ -40,7 +40,8 @@ def child(job: dict[str, Any]) -> None:
 
 def run_all(jobs: list[dict[str, Any]], workers: int, limit: float) -> None:
     """At most `workers` processes at a time; a run that outlives the limit is stopped."""
-    waiting, running = list(jobs), []
+    waiting = list(jobs)
+    running: list[tuple[dict[str, Any], subprocess.Popen[bytes], float]] = []
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     start = time.time()
     while waiting or running:

@@ -27,6 +27,7 @@ __all__ = [
     "top_k",
 ]
 
+_SUPPLY_SAMPLE = 8192
 _DENSE_BELOW = 8192  # prompts under which one pass over all is cheaper than being clever
 
 
@@ -115,7 +116,7 @@ class Selector:
             return self._draw_pools(signal_P, tier_P, eta, pools, k, rng, sample_P)[0]
         pools = [~seen_P, seen_P]
         unseen, seen = self._draw_pools(signal_P, tier_P, 0.0, pools, k, rng, sample_P)
-        supply = self._supply(signal_P[seen_P]) / max(taken or k, 1)
+        supply = self._supply(signal_P, seen_P, covered, rng) / max(taken or k, 1)
         share = explore_share(self.config, covered / count, supply)
         if self.config.name != "beta" or self.config.eta == 0.0:
             return interleave(unseen, seen, share, k, float(rng.random()))
@@ -154,12 +155,19 @@ class Selector:
         weight = np.exp(log_weight - log_weight.max())
         return weight / weight.sum()
 
-    def _supply(self, signal: Array) -> float:
-        """How many prompts at the peak of the Beta density these seen ones are worth."""
+    def _supply(
+        self, signal_P: Array, seen_P: Array, covered: int, rng: np.random.Generator
+    ) -> float:
+        """How many prompts at the peak of the Beta density the seen ones are worth.
+
+        From a sample where there are very many: the share that follows from it needs no more.
+        """
         if self.config.name != "beta":
-            return float(len(signal))
-        clamped = clamp_difficulty(signal, self._rollouts)
-        return float(np.exp(beta_log_weight(clamped, self.config.kappa)).sum())
+            return float(covered)
+        large = covered > _SUPPLY_SAMPLE
+        rows = members(seen_P, _SUPPLY_SAMPLE, rng) if large else np.flatnonzero(seen_P)
+        clamped = clamp_difficulty(signal_P[rows], self._rollouts)
+        return covered * float(np.exp(beta_log_weight(clamped, self.config.kappa)).mean())
 
     def _draw_pools(
         self,

@@ -50,17 +50,32 @@ def selected_logprob(logits: Tensor, targets: Tensor, temperature: float = 1.0) 
 
 @torch.no_grad()
 def sampling_logprob(
-    logits: Tensor, targets: Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0
+    logits: Tensor,
+    targets: Tensor,
+    temperature: float,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    *,
+    margin: float = 0.0,
+    drawn: bool = False,
 ) -> Tensor:
     """log-prob of each target under what is really sampled from: temperature, top-k, nucleus.
 
-    A target outside the nucleus has probability 0: -inf. `top_k` of 0 keeps all tokens.
+    A target outside the nucleus has probability 0: -inf. `top_k` of 0 keeps all tokens. A target
+    that more likely tokens miss by less than `margin` (rounding of two passes over one text), or
+    that is known to have been `drawn`, is taken as inside.
     """
     result = torch.empty(len(targets), dtype=torch.float32, device=logits.device)
     for part in _parts(logits):
-        scaled = keep_nucleus(logits[part].float() / temperature, top_p, top_k)
+        full = logits[part].float() / temperature
+        scaled = keep_nucleus(full, top_p, top_k)
         chosen = scaled.gather(-1, targets[part, None])[:, 0]
-        result[part] = chosen - scaled.logsumexp(-1)
+        if margin or drawn:
+            at = full.gather(-1, targets[part, None])
+            ahead = (full.softmax(-1) * (full > at)).sum(-1)
+            inside = torch.ones_like(ahead, dtype=torch.bool) if drawn else ahead < top_p + margin
+            chosen = torch.where(inside, at[:, 0], chosen)
+        result[part] = torch.clamp(chosen - scaled.logsumexp(-1), max=0.0)
     return result
 
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from dare.errors import InvalidInput
 
 
-def load(model: Any, tokenizer: Any, peft_config: Any = None) -> tuple[Any, Any]:
+def load(model: Any, tokenizer: Any, peft_config: Any = None, seed: int = 0) -> tuple[Any, Any]:
     """The model and tokenizer behind a name, a folder or ready objects; adapters added if asked."""
     if isinstance(model, (str, Path)):
         tokenizer = AutoTokenizer.from_pretrained(model) if tokenizer is None else tokenizer
@@ -30,7 +30,9 @@ def load(model: Any, tokenizer: Any, peft_config: Any = None) -> tuple[Any, Any]
     if peft_config is not None:
         from peft import get_peft_model
 
-        model = get_peft_model(model, peft_config)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            model = get_peft_model(model, peft_config)
     return model, tokenizer
 
 

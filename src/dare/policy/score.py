@@ -72,6 +72,7 @@ def score(
     forwards: int | None = None,
     device: torch.device | str | None = None,
     progress: Callable[[int], Any] | None = None,
+    drawn: bool = False,
 ) -> Scores:
     """Score responses given their prompts, bucketed by length.
 
@@ -94,7 +95,13 @@ def score(
         tokens = selected_logprob(logits, targets, sampling.temperature)
         if sampling.top_p < 1.0 or sampling.top_k > 0:
             exact = sampling_logprob(
-                logits, targets, sampling.temperature, sampling.top_p, sampling.top_k
+                logits,
+                targets,
+                sampling.temperature,
+                sampling.top_p,
+                sampling.top_k,
+                margin=1e-4 if logits.dtype == torch.float32 else 0.03,
+                drawn=drawn,
             )
         else:
             exact = tokens
@@ -110,6 +117,9 @@ def score(
         if progress is not None:
             progress(int(lengths[rows].sum()))
     for _ in range(len(batches), forwards or 0):
+        if not batches:  # nothing of its own: one token in vain
+            one = [np.full(1, pad_id, dtype=np.int64)]
+            batch = pad(one, one, np.zeros(1, dtype=np.int64), pad_id).to(device)
         response_logits(model, batch)
     model.train(was_training)
     return Scores(flat, total)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dare.errors import InvalidInput
 from dare.study.budget import StopAtTokens
 from dare.study.truth import estimation_error
@@ -69,6 +71,8 @@ def run_quickstart(
             fix = "holds other files; choose another folder"
             raise InvalidInput("folder", f"{folder} ({strangers[0]}, ...)", fix)
         shutil.rmtree(folder)
+    # The matrices are tiny: threads would only wait for each other, on a busy machine very long.
+    torch.set_num_threads(1)
     recipe = change(load_recipe("quickstart"), ["--seed", str(seed), *options])
     runs: dict[str, dict[str, Any]] = {}
     budget = None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def estimation_error(
-    trainer: DareTrainer, prompts: int = 128, rollouts: int = 64, group: int = 8
+    trainer: DareTrainer, prompts: int = 96, rollouts: int = 64, group: int = 8
 ) -> dict[str, Any]:
     """MAE of the curriculum's estimate on seen prompts, beside the error of `group` fresh rollouts.
 

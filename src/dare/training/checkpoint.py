@@ -37,7 +37,9 @@ def verify(folder: Path) -> str | None:
         return "it has no manifest"
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError:
+    except ValueError:  # not JSON, or not even text
+        return "its manifest is damaged"
+    if not isinstance(manifest, dict) or not manifest:
         return "its manifest is damaged"
     for name, digest in manifest.items():
         if not (folder / name).is_file():
@@ -79,12 +81,13 @@ def chosen(run: Path, wanted: str | bool) -> Path | None:
     return path
 
 
-def rotate(run: Path, keep: int | None) -> None:
+def rotate(run: Path, keep: int | None, best: int | None = None) -> None:
     """Remove all but the newest `keep` checkpoints, and stages that a crash left behind."""
     for path in run.glob(".stage-*"):
         shutil.rmtree(path, ignore_errors=True)
     if keep is not None and keep > 0:
-        for path in checkpoints(run)[keep:]:
+        spared = run / f"checkpoint-{best}"
+        for path in [path for path in checkpoints(run)[keep:] if path != spared]:
             shutil.rmtree(path, ignore_errors=True)
 
 

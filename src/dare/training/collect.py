@@ -93,7 +93,7 @@ class Collector:
         with phases.measure("reward"):
             reward = self.reward(rows["prompt"][mine], generated.tokens)
         with phases.measure("score"):
-            scores = self.score([prompts[p] for p in prompt_R], generated.tokens)
+            scores = self.score([prompts[p] for p in prompt_R], generated.tokens, drawn=True)
         phases.count("scored", sum(len(tokens) for tokens in generated.tokens))
         offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in generated.tokens])])
         local = [
@@ -129,11 +129,13 @@ class Collector:
         for value in distinct.tolist():
             place, conditioning = divmod(value, len(Conditioning))
             row = int(plan.prompt_P[place])
-            tokens = self._store.tokens(row, conditioning, plan.hints[place])
-            if len(tokens) >= self._context:  # a hint that does not fit is no help
-                tokens = self._store.tokens(row)
-            prompts.append(tokens)
+            prompts.append(self.shown(row, conditioning, plan.hints[place]))
         return prompts, inverse.reshape(-1)
+
+    def shown(self, row: int, conditioning: int, hint: list[str]) -> IntArray:
+        """The prompt under its conditioning; help that does not fit is left out."""
+        tokens = self._store.tokens(row, conditioning, hint)
+        return tokens if len(tokens) < self._context else self._store.tokens(row)
 
     def reward(
         self, rows: IntArray, tokens: list[IntArray], store: PromptStore | None = None
@@ -151,7 +153,9 @@ class Collector:
         columns = store.columns(rows.tolist())
         return self._rewards(prompts, completions, [t.tolist() for t in tokens], columns)
 
-    def score(self, prompts: list[IntArray], responses: list[IntArray]) -> Scores:
+    def score(
+        self, prompts: list[IntArray], responses: list[IntArray], *, drawn: bool = False
+    ) -> Scores:
         """Log-probs of these responses under the policy of now; every process takes part."""
         lengths = np.array([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)])
         forwards = len(bucket(lengths, self._batch_tokens)) if len(lengths) else 0
@@ -165,6 +169,7 @@ class Collector:
             pad_id=self._pad,
             max_batch_tokens=self._batch_tokens,
             forwards=forwards,
+            drawn=drawn,
         )
 
     def rescore(self, request: ScoreRequest) -> Array:

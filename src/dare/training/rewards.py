@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dare.errors import InvalidInput, require
@@ -86,12 +86,17 @@ class Rewards:
             fix = "the reward function raised; return None for rollouts it cannot score"
             raise InvalidInput(f"reward function {name}", repr(error), fix) from error
         fix = f"must return a list with one reward for each of {len(completions)} rollouts"
-        sized = hasattr(answer, "__len__") and len(answer) == len(completions)
+        listed = hasattr(answer, "__len__") and not isinstance(answer, (str, bytes, Mapping))
+        sized = listed and len(answer) == len(completions)
         shown = len(answer) if hasattr(answer, "__len__") else answer
         require(sized, f"reward function {name}", shown, fix)
         values: list[float | None] = []
         for place, value in enumerate(answer):
-            number = None if value is None else float(value)
+            try:
+                words = isinstance(value, (str, bytes))
+                number = None if value is None else math.nan if words else float(value)
+            except (TypeError, ValueError):
+                number = math.nan
             if number is not None and not (math.isfinite(number) and 0.0 <= number <= 1.0):
                 fix = "must be in [0, 1], or None where the rollout could not be scored"
                 raise InvalidInput(f"reward function {name}, rollout {place}", value, fix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -67,7 +68,7 @@ class DareTrainer(Trainer):
         services: Services | None = None,
     ) -> None:
         args = DareConfig() if args is None else args
-        model, processing_class = load(model, processing_class, peft_config)
+        model, processing_class = load(model, processing_class, peft_config, args.seed)
         if train_dataset is None:
             raise InvalidInput("train_dataset", None, "give a data set with a column 'prompt'")
         self.settings = args.curriculum_config()
@@ -252,7 +253,7 @@ class DareTrainer(Trainer):
         ):
             # The hint of a replayed rollout is not kept: it is trained on the original prompt.
             if hinted and kind != Conditioning.PLAIN and uid < 0:
-                prompts.append(self.store.tokens(row, kind, plan.hints[place_of[row]]))
+                prompts.append(self.collector.shown(row, kind, plan.hints[place_of[row]]))
             else:
                 prompts.append(self.store.tokens(row))
         return prompts
@@ -342,6 +343,10 @@ class DareTrainer(Trainer):
         if state is not None:
             self._generated = int(state["meta"]["generated_tokens_total"])
             self.folder.rewind(self.curriculum.step)
+        else:
+            self.folder.rewind(-1)
+        if self.is_world_process_zero():
+            checkpoint.rotate(self.folder.path, None)
         self.folder.write_config(self._resolved())
 
     def first_plan(self) -> StepPlan:
@@ -379,6 +384,14 @@ class DareTrainer(Trainer):
         stage = run / f".stage-{self.state.global_step}"
         keep, self.args.save_total_limit = self.args.save_total_limit, None
         self.args.output_dir = str(stage)
+        if self.is_world_process_zero():
+            shutil.rmtree(stage, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        if self.state.best_global_step:
+            # Set before Trainer looks for the best checkpoint in the stage and writes its state.
+            self.state.best_model_checkpoint = str(
+                run / f"checkpoint-{self.state.best_global_step}"
+            )
         try:
             super()._save_checkpoint(model, trial)
         finally:
@@ -390,7 +403,8 @@ class DareTrainer(Trainer):
             state["meta"]["generated_tokens_total"] = self._generated
             save_state(state, inner / "curriculum")
             checkpoint.seal(inner, final)
-            checkpoint.rotate(run, keep)
+            best = self.state.best_global_step
+            checkpoint.rotate(run, keep, best)
         self.accelerator.wait_for_everyone()
 
     def _resolved(self) -> dict[str, Any]:
