@@ -45,12 +45,12 @@ def write_report(
             plot_bgcolor="rgba(0,0,0,0)",
             font={"color": "#7d8794"},
             margin={"l": 50, "r": 20, "t": 40, "b": 45},
-            legend={"orientation": "h", "y": 1.15},
+            legend={"orientation": "h", "y": -0.22, "x": 1.0, "xanchor": "right"},
         )
         grid = {"gridcolor": "rgba(125,135,148,.25)", "zeroline": False}
         figure.update_xaxes(**grid).update_yaxes(**grid)
         block = figure.to_html(
-            full_html=False, include_plotlyjs=scripts, config={"displaylogo": False}
+            full_html=False, include_plotlyjs=scripts, config={"displayModeBar": False}
         )
         blocks.append(f"<h2>{html.escape(title)}</h2>\n{block}")
         scripts = False
@@ -61,7 +61,7 @@ def write_report(
 <title>DARE quickstart</title><style>{_STYLE}</style></head><body>
 <h1>{names} from the same start, with the same generated tokens</h1>
 <p class="note">The policy and the problems that ship with DARE, {seeds} seed each: a
-demonstration, not a measurement. docs/quickstart.md has several seeds with intervals.</p>
+demonstration, not a measurement. docs/quickstart.md says what to make of it.</p>
 {_table(figures)}
 {"".join(blocks)}
 </body></html>
