@@ -1,4 +1,4 @@
-"""The quickstart end to end, small: two runs, a comparison, a report that opens without a network."""
+"""The quickstart end to end, small: two runs, a comparison, a report that needs no network."""
 
 import json
 import re
