@@ -18,6 +18,9 @@ def doctor(
     """
     import json as encoder
 
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
     report = examine()
     if json:
         typer.echo(encoder.dumps(report, indent=2))

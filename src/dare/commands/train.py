@@ -25,6 +25,8 @@ def train(
     --data, --preset) and settings of the curriculum by dotted name (--selection.kappa 8). See
     [cyan]dare presets dare[/cyan] for the latter.
     """
+    import shutil
+    import tempfile
     from pathlib import Path
 
     from transformers.utils import logging
@@ -34,7 +36,7 @@ def train(
     from dare.training.recipe import build, change, load_recipe
 
     logging.disable_progress_bar()
-    options = list(context.args)
+    recipe, options = split_options([recipe, *context.args])
     if resume is not None:
         if not (Path(resume) / "recipe.yaml").is_file():
             raise InvalidInput("--resume", resume, "is no run folder with a recipe.yaml")
@@ -43,14 +45,32 @@ def train(
     settings = change(load_recipe(recipe), options)
     settings.setdefault("training", {}).setdefault("output_dir", "runs/" + Path(recipe).stem)
     settings["training"]["disable_tqdm"] = True
+    if dry_run:  # the trainer makes its folder at once; a dry run must leave nothing behind
+        settings["training"]["output_dir"] = tempfile.mkdtemp()
     trainer = build(settings, callbacks=None if dry_run else [RichProgress(Path(recipe).stem)])
     trainer.quiet()
     if dry_run:
         show_plan(trainer)
+        shutil.rmtree(trainer.folder.path, ignore_errors=True)
         return
     _keep_recipe(trainer, settings)
     trainer.train(resume_from_checkpoint=resume is not None)
     typer.echo(f"done; the run is in {trainer.folder.path}")
+
+
+def split_options(words: list[str]) -> tuple[str, list[str]]:
+    """The recipe and the `--name value` options among the words, in whichever order they came."""
+    recipe, options = "quickstart", []
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            recipe = word
+            continue
+        options.append(word)
+        if "=" not in word and words:
+            options.append(words.pop(0))
+    return recipe, options
 
 
 def show_plan(trainer: Any) -> None:

@@ -1,0 +1,102 @@
+"""`dare train`: words in any order, misspelt settings, a dry run, a run and its resume."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dare import InvalidInput
+from dare.commands.train import split_options
+from dare.training.recipe import build, change, config_of, load_recipe
+
+SMALL = [
+    "--eval-strategy=no",
+    "--eval-on-start=false",
+    "--rollout-budget=32",
+    "--per-device-train-batch-size=32",
+    "--data={tasks: {count: 64, seed: 0}}",
+    "--cold_start.references=4",
+]
+
+
+def dare(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dare", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("words", "recipe", "options"),
+    [
+        (["quickstart"], "quickstart", []),
+        (["my.yaml", "--a", "1"], "my.yaml", ["--a", "1"]),
+        (["--a", "1", "my.yaml"], "my.yaml", ["--a", "1"]),
+        (["--a=1", "my.yaml", "--b", "2"], "my.yaml", ["--a=1", "--b", "2"]),
+        (["--a", "1"], "quickstart", ["--a", "1"]),
+    ],
+)
+def test_the_recipe_is_found_among_the_options(words, recipe, options):
+    assert split_options(words) == (recipe, options)
+
+
+def test_options_reach_the_right_part():
+    options = ["--learning-rate", "1e-5", "--selection.kappa", "8", "--preset", "grpo"]
+    recipe = change(load_recipe("quickstart"), [*options, "--save-strategy", "no"])
+    config = config_of(recipe)
+    assert config.learning_rate == 1e-5
+    assert config.preset == "grpo"
+    assert config.curriculum_config().selection.kappa == 8
+    assert config.save_strategy == "no"
+
+
+@pytest.mark.parametrize(
+    ("option", "near"),
+    [("--lerning-rate", "learning_rate"), ("--selection.kapa", "selection.kappa")],
+)
+def test_a_misspelt_setting_names_the_nearest(option, near):
+    with pytest.raises(InvalidInput, match=near):
+        change(load_recipe("quickstart"), [option, "1"])
+
+
+def test_a_recipe_that_is_not_there_is_named(tmp_path):
+    done = dare("train", "quickstar", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "quickstart" in done.stderr
+
+
+def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path):
+    done = dare("train", "--dry-run", *SMALL, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "4 prompts, 32 rollouts" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_leaves_its_recipe_and_can_be_resumed(tmp_path):
+    words = ["--output-dir", "mine", "--max-steps=2", "--save-steps=1", *SMALL]
+    done = dare("train", "quickstart", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    metrics = (tmp_path / "mine" / "metrics.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in metrics] == [0, 1]
+    again = dare("train", "--resume", "mine", "--max-steps=3", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    metrics = (tmp_path / "mine" / "metrics.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in metrics] == [0, 1, 2]
+
+
+def test_a_recipe_with_lora_builds_adapters(tmp_path):
+    recipe = change(load_recipe("quickstart"), [*SMALL, "--output-dir", str(tmp_path / "lora")])
+    trainer = build({**recipe, "peft": {"r": 2, "target_modules": ["q_proj", "v_proj"]}})
+    trained = [name for name, p in trainer.model.named_parameters() if p.requires_grad]
+    assert trained
+    assert all("lora" in name for name in trained)
+
+
+def test_doctor_reports_as_json_and_passes(tmp_path):
+    done = dare("doctor", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["zero_drift"]["passed"]
+    assert report["zero_drift"]["worst_log_ratio"] < 1e-3
