@@ -32,10 +32,10 @@ def save_state(state: Mapping[str, Any], folder: str | Path) -> None:
         text = json.dumps(state["meta"], allow_nan=False, indent=1)
         (temporary / META).write_text(text, encoding="utf-8")
         for name in (ARRAYS, META):
-            _sync(temporary / name)
-        _sync(temporary)
+            sync(temporary / name)
+        sync(temporary)
         os.rename(temporary, target)
-        _sync(target.parent)
+        sync(target.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -51,7 +51,8 @@ def load_state(folder: str | Path) -> dict[str, Any]:
     return {"arrays": load_file(source / ARRAYS), "meta": meta}
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Flush a file or folder to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -41,21 +41,14 @@ def show(figures: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from dare.study.quickstart import rows
+
     presets = figures["presets"]
     table = Table("", *presets, box=None, title="same start, same generated tokens")
 
-    def row(name: str, key: str, form: str = "{:.3f}") -> None:
-        values = [presets[p][key] for p in presets]
-        table.add_row(name, *("-" if v is None else form.format(v) for v in values))
-
-    row("accuracy at the start", "start_accuracy")
-    row("accuracy at the end", "accuracy")
-    row("tokens a response", "tokens_per_response", "{:.1f}")
-    row("steps", "steps", "{}")
-    row("tokens generated", "generated_tokens", "{:,}")
-    row(f"steps to accuracy {figures['target']:.3f}", "steps_to_target", "{}")
-    row("error of the difficulty estimate", "estimation_mae")
-    row("  ... of 8 fresh rollouts", "fresh_mae")
+    for title, key, form in rows(figures):
+        values = [presets[name][key] for name in presets]
+        table.add_row(title, *("-" if v is None else form.format(v) for v in values))
     levels = sorted({level for p in presets.values() for level in p["by_level"]}, key=_number)
     for key, title in (("accuracy", "accuracy"), ("tokens", "tokens")):
         for level in levels:

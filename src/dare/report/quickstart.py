@@ -9,6 +9,8 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from dare.study.quickstart import rows
+
 COLOURS = {"grpo": "#8a8f98", "dare": "#1f5fa8", "paper": "#c77d1e"}
 TIERS = {"easy": "#79b791", "medium": "#edc55a", "hard": "#d2694f"}
 _STYLE = """
@@ -159,19 +161,9 @@ def calibration(estimation: dict[str, Any]) -> go.Figure:
 
 def _table(figures: dict[str, Any]) -> str:
     presets = figures["presets"]
-    rows = [
-        ("accuracy at the start", "start_accuracy", "{:.3f}"),
-        ("accuracy at the end", "accuracy", "{:.3f}"),
-        ("tokens a response", "tokens_per_response", "{:.1f}"),
-        ("steps", "steps", "{}"),
-        ("tokens generated", "generated_tokens", "{:,}"),
-        (f"steps to accuracy {figures['target']:.3f}", "steps_to_target", "{}"),
-        ("error of the difficulty estimate", "estimation_mae", "{:.3f}"),
-        ("error of 8 fresh rollouts", "fresh_mae", "{:.3f}"),
-    ]
     head = "".join(f"<th>{html.escape(name)}</th>" for name in presets)
     lines = [f"<tr><td></td>{head}</tr>"]
-    for title, key, form in rows:
+    for title, key, form in rows(figures):
         values = [presets[name][key] for name in presets]
         cells = "".join(f"<td>{'-' if v is None else form.format(v)}</td>" for v in values)
         lines.append(f"<tr><td>{html.escape(title)}</td>{cells}</tr>")

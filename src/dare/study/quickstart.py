@@ -82,6 +82,20 @@ def run_quickstart(
     return runs
 
 
+def rows(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Title, key and format of each line of the table."""
+    return [
+        ("accuracy at the start", "start_accuracy", "{:.3f}"),
+        ("accuracy at the end", "accuracy", "{:.3f}"),
+        ("tokens a response", "tokens_per_response", "{:.1f}"),
+        ("steps", "steps", "{}"),
+        ("tokens generated", "generated_tokens", "{:,}"),
+        (f"steps to accuracy {figures['target']:.3f}", "steps_to_target", "{}"),
+        ("error of the difficulty estimate", "estimation_mae", "{:.3f}"),
+        ("error of 8 fresh rollouts", "fresh_mae", "{:.3f}"),
+    ]
+
+
 def compare(runs: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The figures behind the table: by preset, and the steps each took to the first's end."""
     base = next(iter(runs))

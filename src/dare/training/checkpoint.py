@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 from dare.errors import InvalidInput
+from dare.state import sync
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -21,13 +22,13 @@ def seal(staged: Path, final: Path) -> None:
     manifest = {str(path.relative_to(staged)): _digest(path) for path in files}
     (staged / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     for path in [*files, staged / MANIFEST]:
-        _sync(path)
+        sync(path)
     for folder in [*(path for path in staged.rglob("*") if path.is_dir()), staged]:
-        _sync(folder)
+        sync(folder)
     if final.exists():
         shutil.rmtree(final)
     os.rename(staged, final)
-    _sync(final.parent)
+    sync(final.parent)
 
 
 def verify(folder: Path) -> str | None:
@@ -94,11 +95,3 @@ def rotate(run: Path, keep: int | None, best: int | None = None) -> None:
 def _digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
