@@ -258,6 +258,13 @@ class CurriculumConfig:
         require(fresh >= largest, "rollout_budget", self.rollout_budget, fix)
         require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "must be at least 1")
 
+    @property
+    def needs_scores(self) -> bool:
+        """Whether anything reads behaviour log-probs. Without importance weights, replay or help
+        every rollout is trained on once, by the policy that sampled it: the ratio is 1."""
+        replays = self.fresh_share < 1 or self.estimator.name in ("current-fr", "teacher")
+        return self.tiers or replays or self.estimator.name == "snis"
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CurriculumConfig:
         """From nested or dotted keys; an unknown key is an error that names the nearest one."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dare.policy.batching import IntArray, PaddedBatch, bucket, pad
-from dare.policy.logprobs import sampling_logprob, selected_logprob
+from dare.policy.logprobs import head_logprob, parts, sampling_logprob, selected_logprob
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,97 @@ def response_logits(model: nn.Module, batch: PaddedBatch) -> tuple[Tensor, Tenso
     return logits[batch.response_mask], batch.targets[batch.response_mask]
 
 
+HeadFunction = Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]
+
+
+def at_head(model: nn.Module, batch: PaddedBatch, function: HeadFunction) -> Tensor:
+    """function(hidden [N, H], weight, bias, targets [N]) where each real response token is made.
+
+    It runs in place of the output layer, inside the model's forward pass: wrappers that gather
+    parameters for it still do, and logits of prompts, padding or the whole batch never exist.
+    """
+    columns = batch.targets.shape[1]
+    head = _output_layer(model)
+
+    def instead(hidden: Tensor) -> Tensor:
+        rows = hidden[:, -columns - 1 : -1][batch.response_mask]
+        targets = batch.targets[batch.response_mask]
+        return function(rows, head.weight, head.bias, targets)
+
+    head.forward = instead
+    try:
+        output = model(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            position_ids=batch.position_ids,
+            use_cache=False,
+            logits_to_keep=columns + 1,
+        )
+    finally:
+        del head.forward
+    result: Tensor = output.logits
+    return result
+
+
+_AFTER_HEAD = (
+    "final_logit_softcapping",
+    "logit_scale",
+    "output_multiplier",
+    "lm_head_multiplier",
+    "logits_scaling",
+)
+
+
+def _output_layer(model: Any) -> Any:
+    while hasattr(model, "module"):
+        model = model.module
+    return model.get_output_embeddings()
+
+
+def _plain_head(model: Any) -> bool:
+    """Whether logits are what a linear layer gives, with nothing added or scaled after it."""
+    while hasattr(model, "module"):
+        model = model.module
+    config = model.config.get_text_config()
+    changed = any(getattr(config, name, None) not in (None, 1.0) for name in _AFTER_HEAD)
+    return type(_output_layer(model)) is nn.Linear and not changed
+
+
 def batch_logprobs(model: nn.Module, batch: PaddedBatch, temperature: float) -> Tensor:
     """Log-prob of every real response token, flat in batch order; carries the gradient."""
-    logits, targets = response_logits(model, batch)
-    return selected_logprob(logits, targets, temperature)
+    if not _plain_head(model):
+        return selected_logprob(*response_logits(model, batch), temperature)
+
+    def function(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+        return head_logprob(hidden, weight, bias, targets, temperature)
+
+    return at_head(model, batch, function)
+
+
+def both_logprobs(
+    model: nn.Module, batch: PaddedBatch, sampling: Sampling, *, drawn: bool = False
+) -> Tensor:
+    """[2, N]: over the full vocabulary, and of the distribution sampled from. No gradient."""
+    heat, top_p, top_k = sampling.temperature, sampling.top_p, sampling.top_k
+
+    def both(logits: Tensor, targets: Tensor) -> Tensor:
+        full = selected_logprob(logits, targets, heat)
+        if top_p == 1.0 and top_k == 0:
+            return torch.stack([full, full])
+        margin = 1e-4 if logits.dtype == torch.float32 else 0.03
+        exact = sampling_logprob(logits, targets, heat, top_p, top_k, margin=margin, drawn=drawn)
+        return torch.stack([full, exact])
+
+    def chunked(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+        found = [
+            both(nn.functional.linear(hidden[part], weight, bias), targets[part])
+            for part in parts(hidden, len(weight))
+        ]
+        return torch.cat(found, dim=1) if found else hidden.new_empty(2, 0)
+
+    if not _plain_head(model):
+        return both(*response_logits(model, batch))
+    return at_head(model, batch, chunked)
 
 
 @torch.inference_mode()
@@ -91,20 +178,7 @@ def score(
     batches = bucket(lengths, max_batch_tokens)
     for rows in batches:
         batch = pad(prompts, responses, rows, pad_id).to(device)
-        logits, targets = response_logits(model, batch)
-        tokens = selected_logprob(logits, targets, sampling.temperature)
-        if sampling.top_p < 1.0 or sampling.top_k > 0:
-            exact = sampling_logprob(
-                logits,
-                targets,
-                sampling.temperature,
-                sampling.top_p,
-                sampling.top_k,
-                margin=1e-4 if logits.dtype == torch.float32 else 0.03,
-                drawn=drawn,
-            )
-        else:
-            exact = tokens
+        tokens, exact = both_logprobs(model, batch, sampling, drawn=drawn)
         # Rows of the batch are scattered over the flat result; sums are taken in float64.
         where = np.concatenate([np.arange(offsets[row], offsets[row + 1]) for row in rows])
         flat[where] = tokens.float().cpu().numpy()
@@ -120,6 +194,6 @@ def score(
         if not batches:  # nothing of its own: one token in vain
             one = [np.full(1, pad_id, dtype=np.int64)]
             batch = pad(one, one, np.zeros(1, dtype=np.int64), pad_id).to(device)
-        response_logits(model, batch)
+        both_logprobs(model, batch, sampling)
     model.train(was_training)
     return Scores(flat, total)

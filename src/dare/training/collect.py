@@ -65,12 +65,14 @@ class Collector:
         rank: int,
         processes: int,
         score_batch_tokens: int,
+        needs_scores: bool = True,
     ) -> None:
         self._store, self._generator, self._rewards = store, generator, rewards
         self._model, self._sampling, self._tokenizer = model, sampling, tokenizer
         self._pad, self._context, self._seed = pad_id, context, seed
         self._rank, self._processes = rank, processes
         self._batch_tokens = score_batch_tokens
+        self._needs_scores = needs_scores
 
     def rollouts(self, plan: StepPlan, phases: Phases, purpose: str) -> RolloutBatch:
         """The plan's rollouts with rewards and behaviour log-probs, complete on every process."""
@@ -93,8 +95,12 @@ class Collector:
         with phases.measure("reward"):
             reward = self.reward(rows["prompt"][mine], generated.tokens)
         with phases.measure("score"):
-            scores = self.score([prompts[p] for p in prompt_R], generated.tokens, drawn=True)
-        phases.count("scored", sum(len(tokens) for tokens in generated.tokens))
+            if self._needs_scores:
+                scores = self.score([prompts[p] for p in prompt_R], generated.tokens, drawn=True)
+                phases.count("scored", len(scores.logprobs))
+            else:
+                total = sum(len(tokens) for tokens in generated.tokens)
+                scores = Scores(np.zeros(total, np.float32), np.zeros(len(mine)))
         offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in generated.tokens])])
         local = [
             (

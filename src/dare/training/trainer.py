@@ -114,6 +114,7 @@ class DareTrainer(Trainer):
             rank=rank,
             processes=processes,
             score_batch_tokens=args.score_batch_tokens,
+            needs_scores=self.settings.needs_scores,
         )
         self._services = services or Services()
         self.curriculum: Curriculum | None = None
@@ -188,6 +189,8 @@ class DareTrainer(Trainer):
         logprob = batch_logprobs(model, padded, self.args.temperature)
         names = ("behaviour", "advantage", "weight", "clip_low", "clip_high", "reference")
         given = {name: inputs[name].to(logprob.device) for name in names if name in inputs}
+        if not self.settings.needs_scores:  # sampled by the very policy that is updated: ratio 1
+            given["behaviour"] = logprob.detach()
         output = clipped_loss(logprob, LossInputs(**given), self.args.beta)
         self._totals["clipped"] += float(output.clipped)
         self._totals["kl"] += float(output.kl)
