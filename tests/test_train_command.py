@@ -52,6 +52,12 @@ def test_options_reach_the_right_part():
     assert config.save_strategy == "no"
 
 
+def test_the_seed_reaches_the_run_and_its_curriculum():
+    config = config_of(change(load_recipe("quickstart"), ["--seed", "7"]))
+    assert config.seed == 7
+    assert config.curriculum_config().seed == 7
+
+
 @pytest.mark.parametrize(
     ("option", "near"),
     [("--lerning-rate", "learning_rate"), ("--selection.kapa", "selection.kappa")],

@@ -64,12 +64,13 @@ def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
                 raise InvalidInput(f"--{name}", None, "needs a value")
             text = items.pop(0)
         value, plain = _value(text), name.replace("-", "_")
-        if name in settings:
-            changed.setdefault("curriculum", {})[name] = value
-        elif plain in _PARTS:
+        # `seed` and `rollout_budget` are names of both; the run's own field sets the curriculum's.
+        if plain in _PARTS:
             changed[plain] = value
         elif plain in fields:
             changed.setdefault("training", {})[plain] = value
+        elif name in settings:
+            changed.setdefault("curriculum", {})[name] = value
         else:
             known = [*_PARTS, *fields, *settings]
             raise InvalidInput(f"--{name}", text, f"is no setting; {suggest(plain, known)}")
