@@ -12,7 +12,7 @@ def quickstart(
         str, typer.Option(help="Where the runs and the report go.")
     ] = "runs/quickstart",
     steps: Annotated[int, typer.Option(help="Steps of the GRPO run.")] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of both runs.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of both runs.")] = 42,
 ) -> None:
     """Train GRPO and DARE from the same start with the same number of generated tokens.
 

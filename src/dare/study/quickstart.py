@@ -60,7 +60,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 def run_quickstart(
     folder: Path,
     presets: Sequence[str] = ("grpo", "dare"),
-    seed: int = 0,
+    seed: int = 42,
     options: Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
     """Every preset in turn. The first runs its steps; the others get the tokens it generated."""
