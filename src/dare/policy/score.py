@@ -42,15 +42,7 @@ def response_logits(model: nn.Module, batch: PaddedBatch) -> tuple[Tensor, Tenso
     Prompts and padding cost no logits: only the columns of responses are asked for, and of these
     only the real tokens are kept.
     """
-    columns = batch.targets.shape[1]
-    output = model(
-        input_ids=batch.input_ids,
-        attention_mask=batch.attention_mask,
-        position_ids=batch.position_ids,
-        use_cache=False,
-        logits_to_keep=columns + 1,
-    )
-    logits: Tensor = output.logits[:, -columns - 1 : -1]
+    logits = _forward(model, batch)[:, -batch.targets.shape[1] - 1 : -1]
     return logits[batch.response_mask], batch.targets[batch.response_mask]
 
 
@@ -73,17 +65,21 @@ def at_head(model: nn.Module, batch: PaddedBatch, function: HeadFunction) -> Ten
 
     head.forward = instead
     try:
-        output = model(
-            input_ids=batch.input_ids,
-            attention_mask=batch.attention_mask,
-            position_ids=batch.position_ids,
-            use_cache=False,
-            logits_to_keep=columns + 1,
-        )
+        return _forward(model, batch)
     finally:
         del head.forward
-    result: Tensor = output.logits
-    return result
+
+
+def _forward(model: nn.Module, batch: PaddedBatch) -> Tensor:
+    """The model's logits for the columns of responses, and the one before them."""
+    logits: Tensor = model(
+        input_ids=batch.input_ids,
+        attention_mask=batch.attention_mask,
+        position_ids=batch.position_ids,
+        use_cache=False,
+        logits_to_keep=batch.targets.shape[1] + 1,
+    ).logits
+    return logits
 
 
 _AFTER_HEAD = (
