@@ -151,7 +151,8 @@ def summary(jobs: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
     for arm in arms.values():
         if base is not None:
             shared = [s for s in arm["seeds"] if s in base["seeds"]]
-            targets = {s: base["accuracy_by_seed"][base["seeds"].index(s)][-1] for s in shared}
+            ends = {run["seed"]: run["eval"][-1]["accuracy"] for run in base["_runs"]}
+            targets = {seed: ends[seed] for seed in shared}
             arm["to_target"] = [_first(run, targets.get(run["seed"])) for run in arm["_runs"]]
     for arm in arms.values():
         del arm["_runs"]

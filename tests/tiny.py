@@ -100,7 +100,13 @@ def problems(*chances: float, each: int = 4) -> list[dict[str, Any]]:
     """Sums, `each` of them for every chance of a response to be right (see `lottery`)."""
     pairs = [(place // 10, place % 10) for place in range(each * len(chances))]
     return [
-        {"prompt": f"{a}+{b}=", "answer": str(a + b), "level": str(chance), "chance": chance}
+        {
+            "prompt": f"{a}+{b}=",
+            "answer": str(a + b),
+            "solution": f"{a}+{b}={a + b}",
+            "level": str(chance),
+            "chance": chance,
+        }
         for (a, b), chance in zip(pairs, [c for c in chances for _ in range(each)], strict=True)
     ]
 

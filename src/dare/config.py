@@ -111,6 +111,26 @@ class ColdStartConfig:
 
 
 @dataclass(frozen=True)
+class ForesightConfig:
+    """Difficulty of prompts never seen, from their reference solutions; needs a solution column."""
+
+    use: bool = True
+    """Read the solutions where the data has them and the estimator is `snis` with `shrink`."""
+    share: float = 0.75
+    """Part of the refresh budget that goes into reading solutions again."""
+    memory: int = 512
+    """Groups that the map from likelihood to difficulty is learnt from, the latest ones."""
+    most_strength: float = 32.0
+    """Rollouts that a prediction may count for at most, however right it was so far."""
+
+    def __post_init__(self) -> None:
+        share, memory, most = self.share, self.memory, self.most_strength
+        require(0 <= share <= 1, "foresight.share", share, "must be in [0, 1]")
+        require(memory >= 32, "foresight.memory", memory, "needs at least 32 groups")
+        require(most >= 0, "foresight.most_strength", most, "must not be negative")
+
+
+@dataclass(frozen=True)
 class SelectionConfig:
     """Which prompts a step draws (METHOD 5)."""
 
@@ -227,6 +247,7 @@ class CurriculumConfig:
     buffer: BufferConfig = field(default_factory=BufferConfig)
     estimator: EstimatorConfig = field(default_factory=EstimatorConfig)
     cold_start: ColdStartConfig = field(default_factory=ColdStartConfig)
+    foresight: ForesightConfig = field(default_factory=ForesightConfig)
     selection: SelectionConfig = field(default_factory=SelectionConfig)
     easy: EasyConfig = field(default_factory=EasyConfig)
     medium: TierConfig = field(default_factory=TierConfig)

@@ -144,16 +144,16 @@ def test_arrays_tensors_and_booleans_are_rewards(kind: Any, tmp_path: Path) -> N
 
 
 def test_a_reward_function_that_needs_a_missing_column(tmp_path: Path) -> None:
-    def grader(completions: list[str], solution: list[str]) -> list[float]:
+    def grader(completions: list[str], rubric: list[str]) -> list[float]:
         return [0.0] * len(completions)
 
-    error = refused(re.escape("grader(solution)"), tmp_path, reward=grader)
+    error = refused(re.escape("grader(rubric)"), tmp_path, reward=grader)
     assert "answer, chance, level" in error.fix
 
 
 def test_optional_columns_and_positional_arguments_are_fine(tmp_path: Path) -> None:
-    def grader(prompts, completions, answer, solution=None):
-        assert solution is None
+    def grader(prompts, completions, answer, rubric=None):
+        assert rubric is None
         assert len(answer) == len(prompts) == len(completions)
         return [0.0] * len(completions)
 

@@ -14,6 +14,7 @@ from dare.curriculum.batch import TrainBatch, build_batch
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators.base import Outcome
 from dare.curriculum.estimators.build import Services, build_estimator
+from dare.curriculum.foresight import Foresight
 from dare.curriculum.metrics import step_metrics
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.planner import Planner
@@ -62,6 +63,7 @@ class Curriculum:
         if self.services.embeddings is not None:
             self._embeddings = coldstart.check_embeddings(self.services.embeddings, count)
         self._cold = self.config.cold_start.references > 0 and self.estimator.uses_prior
+        self.foresight = self._build_foresight()
         self._probes = 0
         self._pending: StepPlan | None = None
         self._metrics: dict[str, float] = {}
@@ -103,8 +105,13 @@ class Curriculum:
         self.buffer.add(rollouts, self.step)
         self.visits_P[outcome.prompt_Q] += 1
         self.last_step_P[outcome.prompt_Q] = self.step
+        if self.foresight is not None and not self.foresight.begun:
+            self.foresight.read_all(self.step)
         if self._cold:
             self._finish_cold_start(outcome)
+        if self.foresight is not None:
+            self.foresight.observe(outcome)
+            self._forecast(self.foresight)
         self.estimator.observe(outcome)
         self._metrics = step_metrics(self, plan, rollouts, batch, errors)
         self._pending = None
@@ -119,8 +126,14 @@ class Curriculum:
         most `token_budget` tokens to read. Call it after the policy was updated.
         """
         spent = 0
+        if self.foresight is not None and self.foresight.begun:
+            share = int(self.config.foresight.share * token_budget)
+            chance = self.selector.probability(self.estimator.signal(), self._tier_P())
+            spent += self.foresight.refresh(chance, self.step, share)
+            self._forecast(self.foresight)
         if scorer is not None and self.config.estimator.name == "snis":
-            request = choose_stale(self.buffer, self._chance, self.step, token_budget)
+            left = token_budget - spent
+            request = choose_stale(self.buffer, self._chance, self.step, left)
             if len(request.uid_R):
                 self.buffer.rescore(request.uid_R, scorer(request), self.step)
                 spent += int(request.rollouts.offsets[-1])
@@ -208,6 +221,7 @@ class Curriculum:
             keyed_rng(seed, step, "draw"),
             sample,
             self._planner.usual_prompts,
+            forecast=self.foresight is not None and self.foresight.ready,
         )
         kept = self.estimator.keep(step)
         if kept is None:
@@ -229,7 +243,25 @@ class Curriculum:
             temperature = coldstart.resolve_temperature(setting, near, rate)
             prior = coldstart.interpolate(self._embeddings, near, rate, temperature)
         self.estimator.set_prior(prior)
+        if self.foresight is not None:
+            self.foresight.set_cold(prior)
         self._cold = False
+
+    def _build_foresight(self) -> Foresight | None:
+        """Where the settings want it and the data has solutions to read."""
+        estimator, measure = self.config.estimator, self.services.solutions
+        usable = estimator.name == "snis" and estimator.fallback == "shrink"
+        if not (self.config.foresight.use and usable) or measure is None:
+            return None
+        return Foresight(len(self.prompts), self.config.foresight, measure)
+
+    def _forecast(self, foresight: Foresight) -> None:
+        """Hand the estimator what the solutions say of every prompt now."""
+        if foresight.ready:
+            predicted = np.full(len(self.prompts), np.nan)
+            known = np.flatnonzero(foresight.known_P)
+            predicted[known] = foresight.predict(known, self.step)
+            self.estimator.set_forecast(predicted, foresight.strength)
 
 
 def _outcome(rollouts: RolloutBatch, step: int) -> Outcome:

@@ -43,19 +43,25 @@ def beta_log_weight(difficulty: Array, kappa: float) -> Array:
         return (kappa / 2.0) * np.log(4.0 * difficulty * (1.0 - difficulty))
 
 
-def explore_share(config: SelectionConfig, coverage: float, supply: float = 0.0) -> float:
+def explore_share(
+    config: SelectionConfig, coverage: float, supply: float = 0.0, unseen: float | None = None
+) -> float:
     """Share of the draw for unseen prompts, never below the floor.
 
     `supply` is the number of seen prompts worth drawing for each one that a step takes. With less
     than `rest` of it the same few prompts would be drawn over and over: the share of unseen ones
-    makes up for what is missing.
+    makes up for what is missing. Where the difficulty of unseen prompts is forecast, `unseen` is
+    their supply, and they get their part of the total: every prompt worth drawing comes equally
+    often.
     """
     if config.explore == "fixed":
         return config.explore_start
     if config.explore == "coverage":
         return max(config.explore_floor, config.explore_start * (1.0 - coverage))
-    missing = 1.0 - supply / config.rest
-    return min(config.explore_start, max(config.explore_floor, missing))
+    share = 1.0 - supply / config.rest
+    if unseen is not None:
+        share = unseen / max(unseen + supply, 1e-9)
+    return min(config.explore_start, max(config.explore_floor, share))
 
 
 def interleave(first: Array, second: Array, share: float, k: int, offset: float) -> Array:
@@ -97,6 +103,7 @@ class Selector:
         rng: np.random.Generator,
         sample_P: Array | None = None,
         taken: int | None = None,
+        forecast: bool = False,
     ) -> Array:
         """k rows in drawn order, no row twice; unseen prompts get their explicit share.
 
@@ -105,7 +112,7 @@ class Selector:
         its prompts are; of the rest unseen prompts get enough to reach their own share.
         `signal_P` is the difficulty (`beta`), the score of `softmax`, or ignored (`uniform`);
         `sample_P` a draw from the posterior for `thompson`; `taken` how many of the k rows a step
-        usually takes.
+        usually takes; `forecast` whether the difficulty of unseen prompts is more than a guess.
         """
         count = len(signal_P)
         if count == 0:
@@ -116,8 +123,10 @@ class Selector:
             return self._draw_pools(signal_P, tier_P, eta, pools, k, rng, sample_P)[0]
         pools = [~seen_P, seen_P]
         unseen, seen = self._draw_pools(signal_P, tier_P, 0.0, pools, k, rng, sample_P)
-        supply = self._supply(signal_P, seen_P, covered, rng) / max(taken or k, 1)
-        share = explore_share(self.config, covered / count, supply)
+        takes = max(taken or k, 1)
+        supply = self._supply(signal_P, seen_P, covered, rng) / takes
+        new = self._supply(signal_P, ~seen_P, count - covered, rng) / takes if forecast else None
+        share = explore_share(self.config, covered / count, supply, new)
         if self.config.name != "beta" or self.config.eta == 0.0:
             return interleave(unseen, seen, share, k, float(rng.random()))
         eta = self.config.eta
@@ -155,19 +164,17 @@ class Selector:
         weight = np.exp(log_weight - log_weight.max())
         return weight / weight.sum()
 
-    def _supply(
-        self, signal_P: Array, seen_P: Array, covered: int, rng: np.random.Generator
-    ) -> float:
-        """How many prompts at the peak of the Beta density the seen ones are worth.
+    def _supply(self, signal_P: Array, pool_P: Array, size: int, rng: np.random.Generator) -> float:
+        """How many prompts at the peak of the Beta density those of a pool are worth.
 
         From a sample where there are very many: the share that follows from it needs no more.
         """
         if self.config.name != "beta":
-            return float(covered)
-        large = covered > _SUPPLY_SAMPLE
-        rows = members(seen_P, _SUPPLY_SAMPLE, rng) if large else np.flatnonzero(seen_P)
+            return float(size)
+        large = size > _SUPPLY_SAMPLE
+        rows = members(pool_P, _SUPPLY_SAMPLE, rng) if large else np.flatnonzero(pool_P)
         clamped = clamp_difficulty(signal_P[rows], self._rollouts)
-        return covered * float(np.exp(beta_log_weight(clamped, self.config.kappa)).mean())
+        return size * float(np.exp(beta_log_weight(clamped, self.config.kappa)).mean())
 
     def _draw_pools(
         self,

@@ -13,7 +13,8 @@ from dare.errors import InvalidInput, require
 if TYPE_CHECKING:
     from dare.curriculum.curriculum import Curriculum
 
-FORMAT = 1
+FORMAT = 2
+_BY_PROMPT = ("prompts/", "estimator/", "foresight/prompt_")
 
 
 def snapshot(curriculum: Curriculum) -> dict[str, Any]:
@@ -26,6 +27,9 @@ def snapshot(curriculum: Curriculum) -> dict[str, Any]:
         **{f"buffer/{name}": array for name, array in buffer["arrays"].items()},
         **{f"estimator/{name}": array.copy() for name, array in estimator["arrays"].items()},
     }
+    foresight = curriculum.foresight
+    if foresight is not None:
+        arrays.update({f"foresight/{name}": a.copy() for name, a in foresight.arrays.items()})
     meta = {
         "format": FORMAT,
         "step": curriculum.step,
@@ -34,6 +38,7 @@ def snapshot(curriculum: Curriculum) -> dict[str, Any]:
         "config": curriculum.config.to_dict(),
         "buffer": buffer["next"],
         "estimator": estimator["scalars"],
+        "foresight": dict(foresight.scalars) if foresight is not None else None,
         "metrics": curriculum.metrics(),
     }
     return {"arrays": arrays, "meta": meta}
@@ -72,6 +77,10 @@ def _apply(curriculum: Curriculum, arrays: Mapping[str, Array], meta: Mapping[st
     curriculum.buffer.load_state_dict({"arrays": part("buffer/"), "next": meta["buffer"]})
     scalars = {"arrays": part("estimator/"), "scalars": meta["estimator"]}
     curriculum.estimator.load_state_dict(scalars)
+    if curriculum.foresight is not None:
+        fix = "the state was saved without solutions; resume with the same data"
+        require(meta["foresight"] is not None, "foresight", None, fix)
+        curriculum.foresight.load(part("foresight/"), meta["foresight"])
     curriculum.visits_P = np.array(arrays["prompts/visits"], np.int64)
     curriculum.last_step_P = np.array(arrays["prompts/last_step"], np.int64)
     curriculum.step = int(meta["step"])
@@ -101,7 +110,7 @@ def _move(arrays: dict[str, Array], keys: Array, curriculum: Curriculum) -> dict
     fresh = snapshot(curriculum)["arrays"]
     moved = dict(arrays)
     for name, array in arrays.items():
-        if name.startswith(("prompts/", "estimator/")) and len(array) == len(old):
+        if name.startswith(_BY_PROMPT) and len(array) == len(old):
             target = fresh[name].copy()
             target[place[kept]] = array[kept]
             moved[name] = target

@@ -12,6 +12,8 @@ import numpy as np
 from accelerate.utils import gather_object
 
 from dare.curriculum.arrays import Array
+from dare.curriculum.estimators.base import Measured
+from dare.curriculum.foresight import STATISTICS, solution_statistics
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.refresh import ScoreRequest
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
@@ -187,11 +189,27 @@ class Collector:
             batch.tokens[batch.offsets[row] : batch.offsets[row + 1]].astype(np.int64)
             for row in mine
         ]
-        total = self.score(prompts, responses).total
-        pairs = list(zip(mine.tolist(), total.tolist(), strict=True))
+        return self._exchange(mine, self.score(prompts, responses).total[:, None], len(batch))[:, 0]
+
+    def read_solutions(self, rows: Array, longest: int) -> Measured:
+        """What `solution_statistics` says of these prompts' reference solutions; NaN without."""
+        mine = np.arange(self._rank, len(rows), self._processes)
+        solutions = [self._store.solution(int(row))[:longest] for row in rows[mine]]
+        there = [place for place, tokens in enumerate(solutions) if len(tokens)]
+        prompts = [self._store.tokens(int(rows[mine[place]])) for place in there]
+        scores = self.score(prompts, [solutions[place] for place in there])
+        values = np.full((len(mine), STATISTICS), np.nan)
+        if there:
+            sizes = np.array([len(solutions[place]) for place in there])
+            values[there] = solution_statistics(scores.logprobs.astype(np.float64), sizes)
+        values = self._exchange(mine, values, len(rows))
+        return Measured(values, int(np.nansum(values[:, 0])))
+
+    def _exchange(self, mine: IntArray, values: Array, count: int) -> Array:
+        """Rows that each process computed for itself, put together on all of them."""
+        pairs = list(zip(mine.tolist(), values.tolist(), strict=True))
         if self._processes > 1:
             pairs = gather_object(pairs)
-        result = np.empty(len(batch))
-        for row, value in pairs:
-            result[row] = value
+        result = np.empty((count, values.shape[1]))
+        result[[row for row, _ in pairs]] = np.array([value for _, value in pairs])
         return result

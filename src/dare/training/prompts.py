@@ -88,6 +88,20 @@ class PromptStore:
             return self._tokens[row]
         return self.encode(self.messages(row, conditioning, fragments or []))
 
+    @property
+    def has_solutions(self) -> bool:
+        """Whether any row has a worked reference solution."""
+        return any(isinstance(record.get("solution"), str) for record in self.records)
+
+    def solution(self, row: int) -> IntArray:
+        """Token ids of the reference solution and the end of a response; empty without one."""
+        text = self.records[row].get("solution")
+        if not isinstance(text, str) or not text.strip():
+            return np.empty(0, np.int64)
+        ids = self._tokenizer(text.strip(), add_special_tokens=False)["input_ids"]
+        end = self._tokenizer.eos_token_id
+        return np.asarray(ids if end is None else [*ids, end], dtype=np.int64)
+
     def encode(self, messages: list[Message]) -> IntArray:
         """By the chat template; a base model without one reads the contents, one a line."""
         if getattr(self._tokenizer, "chat_template", None):

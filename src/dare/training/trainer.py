@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 from dare.curriculum import Curriculum, Services, TrainBatch
+from dare.curriculum.estimators.base import Measured
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
 from dare.errors import InvalidInput
@@ -369,7 +370,12 @@ class DareTrainer(Trainer):
         def decode(tokens: Any) -> str:
             return str(self.processing_class.decode(tokens, skip_special_tokens=True))
 
+        def solutions(rows: Any) -> Measured:
+            return self.collector.read_solutions(rows, self.settings.max_tokens)
+
         services = replace(given, decode=given.decode or decode, embeddings=embeddings)
+        if services.solutions is None and self.store.has_solutions:
+            services = replace(services, solutions=solutions)
         curriculum = Curriculum(self.store.table, self.settings, services)
         if state is not None:
             curriculum.load_state_dict(state)

@@ -56,6 +56,9 @@ class Estimator:
         if self.uses_prior:
             self._arrays["difficulty"] = check_rates(prior_P, self.count, "cold start").copy()
 
+    def set_forecast(self, forecast_P: Array, strength: float) -> None:
+        """Predictions for the policy of now, NaN where there is none, and what they are worth."""
+
     def observe(self, outcome: Outcome) -> None:
         """Learn from one step's outcomes."""
 

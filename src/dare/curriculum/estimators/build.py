@@ -31,6 +31,7 @@ class Services:
     verify(a, b)    are two answers equal? Sharpens the answer guard of hints
     teacher         a trained TeacherHead
     embeddings      one row a prompt (cold start, teacher)
+    solutions(rows) `solution_statistics` of each reference solution, NaN where there is none
     """
 
     entropy: Measure | None = None
@@ -39,6 +40,7 @@ class Services:
     verify: Callable[[str, str], bool] | None = None
     teacher: TeacherHead | None = None
     embeddings: Array | None = None
+    solutions: Measure | None = None
 
 
 def build_estimator(

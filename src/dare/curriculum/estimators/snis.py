@@ -69,7 +69,9 @@ class SnisEstimator(Estimator):
         self._arrays.update(self._history.arrays)
         self._arrays["evidence"] = np.zeros(count)
         self._arrays["trials"] = np.zeros(count)
-        self._scalars.update(population=self._history.population, accepted=0.0, ess=0.0)
+        self._arrays["forecast"] = np.full(count, np.nan)
+        population = self._history.population
+        self._scalars.update(population=population, accepted=0.0, ess=0.0, strength=0.0)
 
     def set_prior(self, prior_P: Array) -> None:
         """Cold-start difficulties: the estimate of unseen prompts, and a seen one's first prior."""
@@ -77,6 +79,11 @@ class SnisEstimator(Estimator):
         self._arrays["prior"][:] = prior
         unseen = ~self._arrays["seen"]
         self._arrays["difficulty"][unseen] = prior[unseen]
+
+    def set_forecast(self, forecast_P: Array, strength: float) -> None:
+        """Rates all that is known of unseen prompts, and worth `strength` rollouts of seen ones."""
+        self._arrays["forecast"] = np.asarray(forecast_P, dtype=np.float64)
+        self._scalars["strength"] = float(strength)
 
     def observe(self, outcome: Outcome) -> None:
         """Take the step's groups into the history and read the buffer again."""
@@ -103,6 +110,7 @@ class SnisEstimator(Estimator):
             "ess_accepted": self._scalars["accepted"],
             "forgetting": self._history.rate,
             "difficulty_drift": drift,
+            "forecast_strength": self._scalars["strength"],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -141,6 +149,13 @@ class SnisEstimator(Estimator):
                 fresh,
                 self._arrays["trials"][prompts],
             )
+            predicted, strength = self._arrays["forecast"], self._scalars["strength"]
+            known = np.isfinite(predicted)
+            difficulty[known & ~self._arrays["seen"]] = predicted[known & ~self._arrays["seen"]]
+            both = seen[known[seen]]
+            total = evidence[both] + strength
+            difficulty[both] += strength / total * (predicted[both] - difficulty[both])
+            evidence[both] = total
             difficulty[seen] = beta_median(difficulty[seen], evidence[seen])
         self._arrays["difficulty"], self._arrays["evidence"] = difficulty, evidence
 

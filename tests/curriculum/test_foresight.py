@@ -1,0 +1,212 @@
+"""Foresight: the regression, its worth in rollouts, and what the curriculum does with it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from worlds import roll, run, same, services, small, table, truth
+
+from dare import Curriculum, InvalidInput
+from dare.config import ForesightConfig
+from dare.curriculum import Services
+from dare.curriculum.estimators import Measured
+from dare.curriculum.estimators.base import Outcome
+from dare.curriculum.foresight import (
+    STATISTICS,
+    Foresight,
+    fit_logistic,
+    quadratic,
+    solution_statistics,
+)
+from dare.curriculum.selection import explore_share
+
+
+def solutions(rate_P: np.ndarray, seed: int = 0, noise: float = 0.0) -> Services:
+    """Solutions whose least likely token has the chance of success; other tokens say little."""
+    rng = np.random.default_rng(seed)
+    logit = np.log((1 - rate_P + 1e-3) / (rate_P + 1e-3)) + noise * rng.normal(size=len(rate_P))
+    lowest = -np.log1p(np.exp(-logit))
+    length = rng.integers(5, 40, len(rate_P)).astype(float)
+    others = -0.01 * rng.random((len(rate_P), 2)) - 1e-3
+    values = np.column_stack([length, lowest + others.sum(1), lowest, others.min(1), others.max(1)])
+    return Services(solutions=lambda rows: Measured(values[rows], int(length[rows].sum())))
+
+
+def world(count: int, seed: int = 1) -> np.ndarray:
+    """Failure rates, most of them near 0 or 1."""
+    return np.random.default_rng(seed).beta(0.4, 0.4, count)
+
+
+def outcome(rows: np.ndarray, rate: np.ndarray, trials: int, step: int, seed: int) -> Outcome:
+    failures = np.random.default_rng(seed).binomial(trials, rate[rows]).astype(float)
+    return Outcome(step, rows, np.full(len(rows), float(trials)), failures)
+
+
+def test_statistics_of_ragged_solutions_against_a_loop() -> None:
+    rng = np.random.default_rng(0)
+    sizes = np.array([1, 2, 3, 7, 40])
+    logprobs = -rng.exponential(size=sizes.sum())
+    found = solution_statistics(logprobs, sizes)
+    start = 0
+    for row, size in zip(found, sizes, strict=True):
+        part = sorted(logprobs[start : start + size])
+        low = [part[min(place, size - 1)] for place in range(3)]
+        assert np.allclose(row, [size, sum(part), *low])
+        start += size
+
+
+def test_the_logistic_fit_is_the_optimum_another_solver_finds() -> None:
+    rng = np.random.default_rng(0)
+    design = quadratic(rng.normal(size=(200, 3)))
+    trials = rng.integers(2, 9, 200).astype(float)
+    rate = 1 / (1 + np.exp(-(design @ rng.normal(size=design.shape[1]))))
+    failures = rng.binomial(trials.astype(int), rate).astype(float)
+    penalty = np.r_[1e-3, np.ones(design.shape[1] - 1)]
+
+    def loss(weight: np.ndarray) -> float:
+        logit = design @ weight
+        likelihood = failures * logit - trials * np.logaddexp(0, logit)
+        return float(-likelihood.sum() + 0.5 * (penalty * weight**2).sum())
+
+    other = minimize(loss, np.zeros(design.shape[1]), method="BFGS", options={"gtol": 1e-6})
+    assert np.allclose(fit_logistic(design, failures, trials), other.x, atol=1e-4)
+
+
+def test_separable_groups_do_not_break_the_fit() -> None:
+    value = np.linspace(-1, 1, 40)[:, None]
+    failures = np.where(value[:, 0] > 0, 8.0, 0.0)
+    weight = fit_logistic(quadratic(value), failures, np.full(40, 8.0))
+    assert np.isfinite(weight).all()
+
+
+@pytest.mark.parametrize("strength", [2.0, 8.0])
+def test_the_strength_is_that_of_the_beta_the_truth_is_drawn_from(strength: float) -> None:
+    """The statistics tell the mean m; the true rate is Beta(s m, s (1 - m)) around it."""
+    rng = np.random.default_rng(3)
+    mean = rng.uniform(0.05, 0.95, 4000)
+    rate = rng.beta(strength * mean, strength * (1 - mean))
+    served = solutions(mean)
+    foresight = Foresight(4000, ForesightConfig(memory=4000), served.solutions)
+    foresight.read_all(0)
+    for step in range(40):
+        rows = np.arange(step * 100, (step + 1) * 100)
+        foresight.observe(outcome(rows, rate, 8, step, step))
+    assert foresight.strength == pytest.approx(strength, rel=0.35)
+
+
+def test_unseen_prompts_are_predicted_from_a_few_groups() -> None:
+    rate = world(2000)
+    foresight = Foresight(2000, ForesightConfig(), solutions(rate).solutions)
+    foresight.read_all(0)
+    assert not foresight.ready
+    rows = np.arange(64)
+    foresight.observe(outcome(rows, rate, 8, 0, 5))
+    unseen = np.arange(64, 2000)
+    error = np.abs(foresight.predict(unseen, 0) - rate[unseen])
+    fresh = np.abs(np.random.default_rng(0).binomial(8, rate[unseen]) / 8 - rate[unseen])
+    assert error.mean() < fresh.mean()
+
+
+def test_solutions_that_say_nothing_give_the_mean_and_little_strength() -> None:
+    rate = world(2000)
+    served = solutions(np.random.default_rng(9).permutation(rate))
+    foresight = Foresight(2000, ForesightConfig(), served.solutions)
+    foresight.read_all(0)
+    for step in range(10):
+        foresight.observe(outcome(np.arange(step * 64, step * 64 + 64), rate, 8, step, step))
+    predicted = foresight.predict(np.arange(1000, 2000), 10)
+    assert abs(predicted.mean() - rate.mean()) < 0.05
+    assert predicted.std() < 0.2
+    assert foresight.strength < 1.5
+
+
+def test_a_prompt_without_a_solution_is_left_to_the_cold_start() -> None:
+    rate = world(400)
+    full = solutions(rate).solutions
+    assert full is not None
+
+    def some(rows: np.ndarray) -> Measured:
+        values, tokens = full(rows)
+        return Measured(np.where((rows % 2 == 0)[:, None], values, np.nan), tokens)
+
+    foresight = Foresight(400, ForesightConfig(), some)
+    foresight.read_all(0)
+    assert foresight.known_P.tolist() == [row % 2 == 0 for row in range(400)]
+    foresight.observe(outcome(np.arange(100), rate, 8, 0, 0))
+    assert len(foresight.arrays["memory_trials"]) == 50
+
+
+def test_refresh_reads_the_likely_and_stale_within_its_budget() -> None:
+    count = 200
+    served = solutions(world(count))
+    asked: list[np.ndarray] = []
+
+    def measure(rows: np.ndarray) -> Measured:
+        asked.append(rows)
+        assert served.solutions is not None
+        return served.solutions(rows)
+
+    foresight = Foresight(count, ForesightConfig(), measure)
+    foresight.read_all(0)
+    chance = np.where(np.arange(count) < 20, 1.0, 1e-6)
+    spent = foresight.refresh(chance, 4, 300)
+    assert 0 < spent <= 300
+    assert (asked[-1] < 20).mean() > 0.9
+    assert foresight.refresh(chance, 4, 10**9) > 0  # the others; those just read are not stale
+    assert len(np.intersect1d(asked[-1], asked[-2])) == 0
+    assert foresight.refresh(chance, 4, 10**9) == 0
+
+
+def test_bad_statistics_are_refused() -> None:
+    foresight = Foresight(5, ForesightConfig(), lambda rows: Measured(np.zeros((2, 2)), 0))
+    with pytest.raises(InvalidInput, match=rf"services.solutions.*5 rows of {STATISTICS}"):
+        foresight.read_all(0)
+
+
+def test_the_unseen_share_follows_the_supply_on_both_sides() -> None:
+    selection = small("dare").selection
+    assert explore_share(selection, 0.5, 3.0, 1.0) == pytest.approx(0.25)
+    assert explore_share(selection, 0.5, 100.0, 0.0) == selection.explore_floor
+    assert explore_share(selection, 0.5, 0.0, 100.0) == selection.explore_start
+
+
+def make(count: int = 200, **changes: object) -> Curriculum:
+    prompts, base = table(count), services(count)
+    given = solutions(truth(prompts)).solutions
+    both = Services(solutions=given, decode=base.decode, embeddings=base.embeddings)
+    config = small("dare", **{"cold_start.references": 32, **changes})
+    return Curriculum(prompts, config, both)
+
+
+def test_the_first_step_draws_unseen_prompts_of_medium_difficulty() -> None:
+    worth = []
+    for use in (True, False):
+        curriculum = make(600, **{"foresight.use": use})
+        rate = truth(curriculum.prompts)
+        curriculum.observe(roll(curriculum.plan(), curriculum.prompts, rate))
+        drawn = curriculum.plan().prompt_P
+        worth.append(float(np.mean(rate[drawn] * (1 - rate[drawn]))))
+    assert worth[0] > 1.15 * worth[1]
+
+
+def test_without_solutions_or_with_another_estimator_there_is_none() -> None:
+    assert make().foresight is not None
+    assert make(**{"foresight.use": False}).foresight is None
+    assert make(**{"estimator.fallback": "threshold"}).foresight is None
+    assert Curriculum(table(20), small("dare"), services(20)).foresight is None
+
+
+def test_a_resumed_curriculum_makes_the_same_plans() -> None:
+    first, second = make(), make()
+    run(first, 4)
+    assert first.foresight is not None
+    assert first.foresight.ready
+    second.load_state_dict(first.state_dict())
+    assert same(run(first, 5), run(second, 5))
+
+
+def test_a_state_without_solutions_is_refused() -> None:
+    plain = Curriculum(table(200), make().config, services(200))
+    with pytest.raises(InvalidInput, match="foresight"):
+        make().load_state_dict(plain.state_dict())
