@@ -118,7 +118,7 @@ class ForesightConfig:
     """Read the solutions where the data has them and the estimator is `snis` with `shrink`."""
     share: float = 0.75
     """Part of the refresh budget that goes into reading solutions again."""
-    memory: int = 512
+    memory: int = 1024
     """Groups that the map from likelihood to difficulty is learnt from, the latest ones."""
     most_strength: float = 32.0
     """Rollouts that a prediction may count for at most, however right it was so far."""

@@ -97,6 +97,7 @@ class Foresight:
             "prompt_statistics": np.full((count, STATISTICS), np.nan),
             "prompt_step": np.full(count, -1, np.int64),
             "prompt_cold": np.full(count, 0.5),
+            "prompt_trained": np.zeros(count, bool),
             "memory_features": np.empty((0, STATISTICS + 3)),
             "memory_failures": np.empty(0),
             "memory_trials": np.empty(0),
@@ -142,6 +143,7 @@ class Foresight:
         require(good, "services.solutions", values.shape, fix)
         self.arrays["prompt_statistics"][rows] = values
         self.arrays["prompt_step"][rows] = step
+        self.arrays["prompt_trained"][rows] = False
         return int(result.tokens)
 
     def read_all(self, step: int) -> int:
@@ -149,12 +151,16 @@ class Foresight:
         return self.read(np.arange(len(self.arrays["prompt_step"])), step)
 
     def refresh(self, chance_P: Array, step: int, token_budget: int) -> int:
-        """Read again what is most stale and most likely to be drawn; returns the tokens."""
+        """Read again what is most stale and most likely to be drawn; returns the tokens.
+
+        Nothing changes the difficulty of a prompt as much as being trained on: those come first.
+        """
         rows = np.flatnonzero(self.known_P & (self.arrays["prompt_step"] < step))
         length = self.arrays["prompt_statistics"][rows, 0]
         age = step - self.arrays["prompt_step"][rows]
         # The mean keeps prompts that look out of reach from being forgotten for good.
         worth = (chance_P[rows] + chance_P.mean()) * age / length
+        worth[self.arrays["prompt_trained"][rows]] = np.inf
         order = np.argsort(-worth, kind="stable")
         fits = np.cumsum(length[order]) <= token_budget
         return self.read(np.sort(rows[order[fits]]), step)
@@ -162,6 +168,7 @@ class Foresight:
     def observe(self, outcome: Outcome) -> None:
         """Groups have come out: judge the predictions made for them, then learn from them."""
         rows = outcome.prompt_Q
+        self.arrays["prompt_trained"][rows] = True
         known = self.known_P[rows] & (outcome.trials_Q > 1)
         rows, trials, failures = rows[known], outcome.trials_Q[known], outcome.failures_Q[known]
         if not len(rows):

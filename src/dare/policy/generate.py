@@ -9,11 +9,18 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from dare.curriculum.arrays import keyed_rng
 from dare.curriculum.rollouts import Finish
 from dare.policy.batching import IntArray
+from dare.policy.decode import (
+    Decoder,
+    GrowingDecoder,
+    StaticDecoder,
+    can_capture,
+    captured,
+    prefill,
+)
 from dare.policy.logprobs import keep_nucleus
 from dare.policy.score import Sampling
 
@@ -67,7 +74,8 @@ class TransformersGenerator:
     """Samples with a transformers model and its key-value cache.
 
     A prompt is read once and its cache row copied for each of its rollouts; rows that have ended
-    leave the batch. `model` is a callable, since wrappers such as FSDP replace the module.
+    leave the batch (see `decode`). `model` is a callable, since wrappers such as FSDP replace the
+    module.
     """
 
     def __init__(
@@ -77,8 +85,10 @@ class TransformersGenerator:
         pad_id: int,
         end_ids: Sequence[int],
         max_rows: int = 512,
+        graphs: bool = True,
         progress: Callable[[int], Any] | None = None,
     ) -> None:
+        self._graphs = graphs
         self._model, self._pad, self._max_rows = model, pad_id, max_rows
         self._end = sorted(set(end_ids))
         self._progress = progress
@@ -111,12 +121,11 @@ class TransformersGenerator:
         longest = int(budget.max())
         noise = torch.from_numpy(self._noise(request, rows, longest)).to(device)
         end = torch.tensor(self._end, device=device)
-        logits, cache, mask = self._prefill(model, request, rows, device)
+        logits, decoder = self._prefill(model, request, rows, device, longest)
         written = torch.full((len(rows), longest), self._pad, dtype=torch.long, device=device)
         length = torch.zeros(len(rows), dtype=torch.long, device=device)
         stopped = torch.zeros(len(rows), dtype=torch.bool, device=device)
         alive = torch.arange(len(rows), device=device)
-        position = mask.sum(-1)
         for step in range(longest):
             token = sample_tokens(logits, noise[alive, step], sampling)
             written[alive, step] = token
@@ -131,26 +140,21 @@ class TransformersGenerator:
                 break
             if left < len(alive):
                 keep = going.nonzero()[:, 0]
-                cache.batch_select_indices(keep)
+                decoder.keep(keep)
                 alive, token = alive[keep], token[keep]
-                mask, position = mask[keep], position[keep]
-            mask = torch.cat([mask, mask.new_ones(len(alive), 1)], dim=1)
-            output = model(
-                input_ids=token[:, None],
-                attention_mask=mask,
-                position_ids=position[:, None],
-                past_key_values=cache,
-                use_cache=True,
-            )
-            position = position + 1
-            logits = output.logits[:, -1]
+            logits = decoder.advance(token)
         sizes, ids, ended = length.tolist(), written.cpu().numpy(), stopped.tolist()
         return [(ids[row, :size].copy(), ended[row]) for row, size in enumerate(sizes)]
 
     def _prefill(
-        self, model: Any, request: GenerationRequest, rows: IntArray, device: torch.device
-    ) -> tuple[Tensor, DynamicCache, Tensor]:
-        """Last logits, cache and mask of each row; every distinct prompt is read once."""
+        self,
+        model: Any,
+        request: GenerationRequest,
+        rows: IntArray,
+        device: torch.device,
+        longest: int,
+    ) -> tuple[Tensor, Decoder]:
+        """Logits and decoder of each row; every distinct prompt is read once."""
         distinct, inverse = np.unique(request.prompt_R[rows], return_inverse=True)
         width = max(len(request.prompts[prompt]) for prompt in distinct)
         ids = np.full((len(distinct), width), self._pad, dtype=np.int64)
@@ -160,18 +164,14 @@ class TransformersGenerator:
             ids[place, width - len(tokens) :] = tokens
             seen[place, width - len(tokens) :] = 1
         mask = torch.from_numpy(seen).to(device)
-        cache = DynamicCache(config=model.config)
-        output = model(
-            input_ids=torch.from_numpy(ids).to(device),
-            attention_mask=mask,
-            position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
+        logits, cache = prefill(model, torch.from_numpy(ids).to(device), mask)
         copies = torch.from_numpy(inverse.reshape(-1)).to(device)
-        cache.batch_select_indices(copies)
-        return output.logits[:, -1][copies], cache, mask[copies]
+        decoder: Decoder
+        if self._graphs and can_capture(model):
+            decoder = StaticDecoder(model, cache, mask, copies, longest, captured)
+        else:
+            decoder = GrowingDecoder(model, cache, mask, copies)
+        return logits[copies], decoder
 
     @staticmethod
     def _noise(request: GenerationRequest, rows: IntArray, longest: int) -> Any:
