@@ -12,12 +12,12 @@ ifneq ($(shell $(RUN) -c 'print("works")' 2>/dev/null),works)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types format clean python
+.PHONY: help quickstart test lint types format clean python system
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: lint types  ## all checks: lint, types, tests
+test: lint types system  ## all checks: lint, types, tests
 	@$(RUN) -m pytest
 
 quickstart: $(STAMP)  ## train GRPO and DARE on the built-in policy, write runs/quickstart/report.html
@@ -40,6 +40,14 @@ clean:  ## remove the environment, caches and build outputs
 		{ echo "error: $(VENV) is not a virtual environment; not removing it"; exit 1; }
 	@rm -rf -- $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf -- {} + 2>/dev/null || true
+
+# The sandbox for model-written code; its tests skip themselves where it is missing.
+system:
+	@command -v bwrap >/dev/null 2>&1 || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+		echo "Installing bubblewrap ..."; \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends bubblewrap; } >/dev/null 2>&1 || \
+		echo "bubblewrap could not be installed: the tests of the bwrap sandbox are skipped"; \
+	else echo "bubblewrap is not installed (apt install bubblewrap): the tests of the bwrap sandbox are skipped"; fi
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LISTED = 30  # names that are still read when listed
+
 
 class InvalidInput(ValueError):
     """A value DARE cannot work with. `field`, `value` and `fix` are kept for programs."""
@@ -25,6 +27,11 @@ def require(condition: object, field: str, value: object, fix: str) -> None:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """'did you mean …?' for a misspelt name, or the list of what there is."""
-    known = sorted(known)
+    known = sorted(set(known))
     near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(known)}"
+    if near:
+        return f"did you mean {near[0]!r}?"
+    if len(known) <= _LISTED:
+        return f"choose one of {', '.join(known)}"
+    nearest = difflib.get_close_matches(name, known, n=5, cutoff=0.0)
+    return f"the nearest of {len(known)} names are {', '.join(nearest)}"

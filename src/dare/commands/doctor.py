@@ -34,7 +34,6 @@ def examine() -> dict[str, Any]:
     """Everything that the command prints."""
     import os
     import platform
-    import shutil
     from importlib.metadata import PackageNotFoundError, version
 
     import torch
@@ -53,9 +52,18 @@ def examine() -> dict[str, Any]:
         "devices": devices or ["cpu"],
         "versions": {name: of(name) for name in names},
         "vllm": of("vllm"),
-        "sandbox": {"bubblewrap": shutil.which("bwrap")},
+        "sandbox": sandboxes(),
         "zero_drift": zero_drift(),
     }
+
+
+def sandboxes() -> dict[str, Any]:
+    """Which ways to run model-written code work here (`None`), or why not; and the one chosen."""
+    from dare.sandbox import probe
+
+    reasons = probe()
+    usable = [name for name in ("bwrap", "landlock") if reasons.get(name, "") is None]
+    return {"chosen": usable[0] if usable else None, "reasons": reasons}
 
 
 def zero_drift(prompts: int = 24, group: int = 16) -> dict[str, Any]:
@@ -112,8 +120,10 @@ def _show(report: dict[str, Any]) -> None:
         console.print(f"  {name:14}{found or 'not installed'}")
     vllm = report["vllm"]
     console.print(f"vLLM: {vllm or 'not installed (optional: faster generation on GPUs)'}")
-    bwrap = report["sandbox"]["bubblewrap"]
-    console.print(f"sandbox: {bwrap or 'bubblewrap not found (needed to run model-written code)'}")
+    sandbox = report["sandbox"]
+    console.print(f"sandbox: {sandbox['chosen'] or 'none (needed to run model-written code)'}")
+    for name, reason in sandbox["reasons"].items():
+        console.print(f"  {name:14}{'works' if reason is None else reason}", markup=False)
     test = report["zero_drift"]
     verdict = "[green]passed[/green]" if test["passed"] else "[red]FAILED[/red]"
     console.print(

@@ -1,5 +1,12 @@
 """Verifiable rewards, in the style that TRL calls them: lists in, one number a rollout out."""
 
 from dare.rewards.boxed import boxed_reward, last_boxed
+from dare.rewards.checks import check_math_golds
+from dare.rewards.gsm8k import gsm8k_reward
+from dare.rewards.math import math_reward
 
-__all__ = ["boxed_reward", "last_boxed"]
+__all__ = ["boxed_reward", "check_math_golds", "gsm8k_reward", "last_boxed", "math_reward"]
+
+# The trainer asks a reward function that has this attribute before anything is generated.
+for _function in (math_reward, gsm8k_reward):
+    setattr(_function, "check_rows", check_math_golds)  # noqa: B010

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from accelerate.utils import gather_object
 from transformers import Trainer, TrainerCallback
 
 
@@ -23,13 +24,16 @@ class StepEnd(TrainerCallback):
 
 
 class StopWhenAsked(TrainerCallback):
-    """Saves and stops at the end of the step in which `asked` was set."""
+    """Saves and stops at the end of the step in which any process was `asked` to."""
 
-    def __init__(self) -> None:
-        self.asked = False
+    def __init__(self, processes: int = 1) -> None:
+        self.asked, self._processes = False, processes
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See TrainerCallback."""
+        # A process that stopped alone would leave the others waiting for it.
+        if self._processes > 1:
+            self.asked = any(gather_object([self.asked]))
         if self.asked:
             control.should_save = control.should_training_stop = True
 
@@ -40,7 +44,7 @@ def stop_on_signals(trainer: Trainer) -> Iterator[StopWhenAsked]:
 
     A second signal stops at once; the newest checkpoint is complete in any case.
     """
-    callback = StopWhenAsked()
+    callback = StopWhenAsked(trainer.accelerator.num_processes)
     trainer.add_callback(callback)
 
     def ask(number: int, frame: Any) -> None:

@@ -70,6 +70,13 @@ class DareConfig(TrainingArguments):
     reward_weights: list[float] | None = field(
         default=None, metadata={"help": "Weights of several reward functions; default equal."}
     )
+    unscored_limit: float = field(
+        default=0.05,
+        metadata={"help": "Save and stop when more than this share of a window is unscored."},
+    )
+    unscored_window: int = field(
+        default=20, metadata={"help": "Steps of that window; it is judged once it is full."}
+    )
     generation_rows: int = field(
         default=512, metadata={"help": "Rollouts decoded at once on a device."}
     )
@@ -91,6 +98,9 @@ class DareConfig(TrainingArguments):
         require(self.top_k >= 0, "top_k", self.top_k, "0 keeps all tokens")
         require(self.beta >= 0, "beta", self.beta, "must not be negative")
         require(self.max_steps > 0, "max_steps", self.max_steps, "say how many steps to train")
+        limit, window = self.unscored_limit, self.unscored_window
+        require(0 <= limit <= 1, "unscored_limit", limit, "must be in [0, 1]; 1 never stops")
+        require(window >= 1, "unscored_window", window, "must be at least one step")
         choices = ("original", "hinted")
         fix = "choose 'original' or 'hinted'"
         require(self.hint_conditioning in choices, "hint_conditioning", self.hint_conditioning, fix)

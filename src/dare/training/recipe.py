@@ -144,19 +144,23 @@ def _data(source: Any, field: str) -> list[dict[str, Any]]:
     return list(load_dataset(source, split=split))
 
 
+_REWARDS = {
+    "boxed": "dare.rewards:boxed_reward",
+    "math": "dare.rewards:math_reward",
+    "gsm8k": "dare.rewards:gsm8k_reward",
+    "code": "dare.rewards.code:code_reward",
+}
+
+
 def _reward(name: Any) -> Any:
-    """`boxed`, or `module:function` of your own."""
+    """A shipped reward by name, or `module:function` of your own."""
     if callable(name):
         return name
-    if name == "boxed":
-        from dare.rewards import boxed_reward
-
-        return boxed_reward
-    module, _, function = str(name).partition(":")
+    module, _, function = _REWARDS.get(str(name), str(name)).partition(":")
     try:
         return getattr(import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        fix = f"use 'boxed' or 'module:function' ({error})"
+    except (ImportError, AttributeError, ValueError) as error:
+        fix = f"use one of {', '.join(_REWARDS)}, or 'module:function' ({error})"
         raise InvalidInput("reward", name, fix) from None
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dare.errors import InvalidInput, require
+
+_LOG = logging.getLogger(__name__)
 
 RewardFunction = Callable[..., Sequence[float | None]]
 
@@ -47,6 +50,18 @@ class Rewards:
                 if needed and parameter.name not in known:
                     fix = f"the data set has no such column; it has {', '.join(sorted(columns))}"
                     raise InvalidInput(f"{_name(function)}({parameter.name})", None, fix)
+
+    def check_rows(self, records: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
+        """Rows that a function knows it cannot score, by its `check_rows(records)`; warned of."""
+        found: list[tuple[int, str]] = []
+        for function in self._functions:
+            check = getattr(function, "check_rows", None)
+            found += check(records) if check is not None else []
+        for row, reason in found[:10]:
+            _LOG.warning("row %d cannot be scored: %s", row, reason)
+        if len(found) > 10:
+            _LOG.warning("%d rows in all cannot be scored; drop or mend them", len(found))
+        return found
 
     def __call__(
         self,

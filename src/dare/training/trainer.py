@@ -40,6 +40,7 @@ from dare.training.prompts import PromptStore
 from dare.training.records import sample_records, selection_record
 from dare.training.rewards import RewardFunction, Rewards
 from dare.training.run_folder import RunFolder
+from dare.training.unscored import UnscoredWindow
 
 
 class DareTrainer(Trainer):
@@ -78,6 +79,7 @@ class DareTrainer(Trainer):
         self.rewards.check_columns([name for name in self.store.records[0] if name != "prompt"])
         context = context_of(model)
         self.store.check_lengths(context, self.settings.max_tokens)
+        self.rewards.check_rows(self.store.records)
         rows = self.settings.rollout_budget
         args.gradient_accumulation_steps = args.accumulation(rows, args.world_size)
         super().__init__(
@@ -125,6 +127,7 @@ class DareTrainer(Trainer):
         self._record: dict[str, Any] | None = None
         self._loss = 0.0
         self._generated = 0
+        self._unscored = UnscoredWindow(args.unscored_limit, args.unscored_window)
         self.add_callback(StepEnd(self.finish_step))
 
     def quiet(self) -> None:
@@ -160,6 +163,8 @@ class DareTrainer(Trainer):
             start = None if found is None else str(found)
             result = super().train(start, trial, ignore_keys_for_eval)
         self._flush()
+        if self._unscored.exceeded:
+            raise self._unscored.error(str(run))
         return result
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -270,6 +275,8 @@ class DareTrainer(Trainer):
         budget = int(self.settings.estimator.refresh_share * step_tokens)
         with self._phases.measure("refresh"):
             spent = curriculum.refresh(self.collector.rescore, budget)
+        if self._unscored.exceeded:  # counted over all processes, so all of them stop
+            self.control.should_save = self.control.should_training_stop = True
         if self._record is not None:
             record = self._record
             record["loss"] = self._sum(self._loss) / self._processes
@@ -329,6 +336,8 @@ class DareTrainer(Trainer):
             "truncated": float((rollouts.finish_R == 1).mean()) if len(length) else 0.0,
         }
         self._record["step"] = plan.step
+        scored = rollouts.scored_R
+        self._unscored.observe(int((~scored).sum()), len(scored))
         self.folder.append("selections.jsonl", selection_record(plan, rollouts))
         for sample in sample_records(self, plan, rollouts, self.args.sample_rows):
             self.folder.append("samples.jsonl", sample)
@@ -346,6 +355,7 @@ class DareTrainer(Trainer):
         self.curriculum = self._build_curriculum(state)
         if state is not None:
             self._generated = int(state["meta"]["generated_tokens_total"])
+            self._unscored.load(state["meta"]["unscored"])
             self.folder.rewind(self.curriculum.step)
         else:
             self.folder.rewind(-1)
@@ -410,6 +420,7 @@ class DareTrainer(Trainer):
             inner = stage / final.name
             state = self._live().state_dict()
             state["meta"]["generated_tokens_total"] = self._generated
+            state["meta"]["unscored"] = self._unscored.state()
             save_state(state, inner / "curriculum")
             checkpoint.seal(inner, final)
             best = self.state.best_global_step

@@ -1,0 +1,20 @@
+"""Judging programs: right, wrong, or not judged, with nothing to reach and nothing to patch.
+
+The expected outputs never enter the process that runs the program. What it prints or returns comes
+out as plain data and is compared here; a data set's own test code runs in a second process.
+"""
+
+from dare.rewards.code.extract import extract_program
+from dare.rewards.code.judge import judge, judge_batch
+from dare.rewards.code.reward import code_reward, make_code_reward
+from dare.rewards.code.verdict import Ruling, Verdict
+
+__all__ = [
+    "Ruling",
+    "Verdict",
+    "code_reward",
+    "extract_program",
+    "judge",
+    "judge_batch",
+    "make_code_reward",
+]

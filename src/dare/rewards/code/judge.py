@@ -1,0 +1,138 @@
+"""Programs in, verdicts out."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from dare.errors import InvalidInput, require, suggest
+from dare.rewards.code.assert_tests import try_assert
+from dare.rewards.code.function_tests import try_function
+from dare.rewards.code.rules import Rules
+from dare.rewards.code.session import NotStarted
+from dare.rewards.code.stdin_tests import try_stdin
+from dare.rewards.code.trial import BadTest
+from dare.rewards.code.verdict import Ruling, Trial, Verdict
+from dare.sandbox import Sandbox, open_sandbox
+
+_LOG = logging.getLogger(__name__)
+Test = Mapping[str, Any]
+_KINDS: dict[str, Callable[[Sandbox, str, Test, Rules], Trial]] = {
+    "stdin": try_stdin,
+    "function": try_function,
+    "assert": try_assert,
+}
+_PAUSES_S = (0.05, 1.0, 0.0)
+_FULL = ("can't start new thread", "Resource temporarily unavailable")
+_TOTAL = 30  # a program has this many times the limit of one test for all of them
+
+
+def judge(
+    program: str | None,
+    tests: Sequence[Test],
+    *,
+    kind: str = "stdin",
+    time_limit_s: float = 4.0,
+    memory_mb: int = 512,
+    sandbox: str | Sandbox = "auto",
+    stop_early: bool = True,
+    total_limit_s: float | None = None,
+) -> Verdict:
+    """Run a program nobody has read on its tests.
+
+    Tests are dicts: {"input", "output"} for stdin, {"fn", "args", "output"} for function and
+    {"code", "entry_point"} for assert. Time limits are CPU time, so that a busy machine changes no
+    verdict: `time_limit_s` for one test (for one call of test code, three times that for all of
+    its calls), `total_limit_s` for all tests. A program that only waits has somewhat longer. It
+    stops at the first test that is not passed, unless `stop_early` is off.
+    """
+    require(kind in _KINDS, "kind", kind, suggest(str(kind), _KINDS))
+    require(program is None or isinstance(program, str), "program", program, "must be a text")
+    rules = Rules(time_limit_s, memory_mb)
+    if program is None or not program.strip():
+        return Verdict(Ruling.NO_PROGRAM, "there is no program")
+    program = program.removeprefix("\ufeff")
+    if not _is_text(program):
+        return Verdict(Ruling.RUNTIME_ERROR, "the program is not text")
+    if not tests or isinstance(tests, (str, bytes, Mapping)):
+        return Verdict(Ruling.JUDGE_ERROR, f"tests must be a list of dicts, not {tests!r:.80}")
+    room = open_sandbox(sandbox) if isinstance(sandbox, str) else sandbox
+    budget_s = _TOTAL * time_limit_s if total_limit_s is None else total_limit_s
+    return _run(functools.partial(_try, room, program, kind, rules), tests, stop_early, budget_s)
+
+
+def judge_batch(
+    items: Sequence[Mapping[str, Any]], *, workers: int | None = None, **options: Any
+) -> list[Verdict]:
+    """Judge many programs at once, in order; each item has `program`, `tests` and own options."""
+    for item in items:
+        if not (isinstance(item, Mapping) and {"program", "tests"} <= item.keys()):
+            raise InvalidInput("items", item, "each must be a dict with program and tests")
+    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+        return list(pool.map(lambda item: judge(**{**options, **item}), items))
+
+
+def _run(
+    attempt: Callable[[Test], Trial], tests: Sequence[Test], early: bool, budget_s: float
+) -> Verdict:
+    shown, failed, passed, run, cpu_s = Trial(Ruling.ACCEPTED), None, 0, 0, 0.0
+    patience = time.monotonic() + 2.5 * budget_s + 10.0  # for programs that mostly sleep
+    for place, test in enumerate(tests):
+        spent = cpu_s > budget_s or time.monotonic() > patience
+        late = Trial(Ruling.TIME_LIMIT, "out of time for all tests together")
+        outcome = late if spent else attempt(test)
+        run += not spent
+        cpu_s += outcome.cpu_s
+        passed += outcome.ruling is Ruling.ACCEPTED
+        unscored = outcome.ruling is Ruling.JUDGE_ERROR
+        if failed is None or unscored:
+            shown = outcome
+        if outcome.ruling is not Ruling.ACCEPTED:
+            failed = place if failed is None or unscored else failed
+            if early or unscored or spent:
+                break
+    return Verdict(
+        shown.ruling, shown.message, shown.stdout, shown.stderr, cpu_s, passed, run, failed
+    )
+
+
+def _try(room: Sandbox, program: str, kind: str, rules: Rules, test: Test) -> Trial:
+    """One test, again where the sandbox failed. Our faults are not the program's."""
+    outcome = Trial(Ruling.JUDGE_ERROR)
+    for pause_s in _PAUSES_S:
+        try:
+            if not isinstance(test, Mapping):
+                raise BadTest(f"a test must be a dict, not {test!r:.80}")
+            outcome = _KINDS[kind](room, program, test, rules)
+        except BadTest as error:
+            return Trial(Ruling.JUDGE_ERROR, f"bad test: {error}")
+        except InvalidInput:
+            raise
+        except NotStarted as error:
+            outcome = Trial(Ruling.JUDGE_ERROR, f"the sandbox failed: {error}")
+        except Exception as error:
+            _LOG.warning("the judge failed", exc_info=True)
+            outcome = Trial(Ruling.JUDGE_ERROR, f"the judge failed: {error!r}")
+        if outcome.ruling is not Ruling.JUDGE_ERROR and not _starved(outcome):
+            return outcome
+        time.sleep(pause_s)
+    return outcome
+
+
+def _starved(outcome: Trial) -> bool:
+    """Whether there were no processes to be had: where users are counted, another took them."""
+    last = outcome.stderr.rstrip().rpartition("\n")[2]
+    return outcome.ruling is Ruling.RUNTIME_ERROR and any(words in last for words in _FULL)
+
+
+def _is_text(program: str) -> bool:
+    try:
+        program.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

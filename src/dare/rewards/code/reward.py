@@ -1,0 +1,90 @@
+"""The judge as a reward function in TRL's style."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dare.errors import InvalidInput
+from dare.rewards.code.extract import extract_program
+from dare.rewards.code.judge import judge_batch
+from dare.rewards.code.verdict import Verdict
+
+RewardFunction = Callable[..., list[float | None]]
+
+
+def make_code_reward(
+    *,
+    partial_credit: bool = False,
+    bare: bool = False,
+    workers: int | None = None,
+    **options: Any,
+) -> RewardFunction:
+    """A reward function with other settings; `options` are those of `judge`.
+
+    With `partial_credit` the reward is the share of tests passed, which takes all tests to be run.
+    With `bare`, completions without a fence are programs.
+    """
+
+    def code_reward(
+        completions: Sequence[Any], tests: Sequence[Any], kind: Any = None, **_: Any
+    ) -> list[float | None]:
+        kinds = [kind] * len(completions) if kind is None or isinstance(kind, str) else kind
+        items = [
+            {"program": extract_program(_text(completion), bare=bare), **_row(given, named)}
+            for completion, given, named in zip(completions, tests, kinds, strict=True)
+        ]
+        early = {"stop_early": not partial_credit}
+        verdicts = judge_batch(items, workers=workers, **early, **options)
+        return [
+            _value(verdict, len(item["tests"]), partial_credit)
+            for verdict, item in zip(verdicts, items, strict=True)
+        ]
+
+    code_reward.__doc__ = "1.0 where the program passes its tests, None where it cannot be judged."
+    return code_reward
+
+
+def code_reward(
+    completions: Sequence[Any], tests: Sequence[Any], kind: Any = None, **columns: Any
+) -> list[float | None]:
+    """1.0 where the last fenced program passes all of its tests, None where it cannot be judged.
+
+    `tests` has a list of tests a row, or the JSON text of one (a data set's column has one type,
+    arguments have many); `kind`, where it is not given, follows from the keys of the tests.
+    """
+    return _DEFAULT(completions, tests, kind, **columns)
+
+
+_DEFAULT = make_code_reward()
+
+
+def _row(given: Any, kind: Any) -> dict[str, Any]:
+    """Tests as dicts, with their kind."""
+    try:
+        tests = json.loads(given) if isinstance(given, str) else list(given)
+    except (ValueError, TypeError):
+        return {"tests": []}  # the judge calls that a bad test, so the row is unscored
+    if kind is None and tests and isinstance(tests[0], dict):
+        first = {name for name, value in tests[0].items() if value is not None}
+        kind = "function" if "fn" in first else "assert" if "code" in first else "stdin"
+    return {"tests": tests, "kind": kind or "stdin"}
+
+
+def _value(verdict: Verdict, count: int, partial_credit: bool) -> float | None:
+    if verdict.passed is None:
+        return None
+    return verdict.tests_passed / max(count, 1) if partial_credit else float(verdict.passed)
+
+
+def _text(completion: Any) -> str:
+    """A plain completion, or the last message of a conversational one."""
+    if isinstance(completion, str):
+        return completion
+    try:
+        content = completion[-1]["content"]
+    except (LookupError, TypeError) as error:
+        fix = "must be a text or a list of messages with content"
+        raise InvalidInput("completions", completion, fix) from error
+    return content if isinstance(content, str) else ""

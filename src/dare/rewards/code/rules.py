@@ -1,0 +1,46 @@
+"""What a program may use on one test, as the judge counts it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dare.errors import require
+from dare.sandbox.base import Limits
+
+REPLY_BYTES = 16 << 20
+MANY_CALLS = 3  # the calls of one assert test have this many times the limit of one call
+_PROCESSES = 128  # a hundred threads are honest
+_CHECKER = Limits(wall_s=120.0, cpu_s=40.0, memory_mb=2048)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Limits of one test. The time limit is CPU time: a busy machine must not change a verdict."""
+
+    time_limit_s: float = 4.0
+    memory_mb: int = 512
+    output_bytes: int = 16 << 20
+
+    def __post_init__(self) -> None:
+        require(self.time_limit_s > 0, "time_limit_s", self.time_limit_s, "must be positive")
+        require(self.memory_mb >= 16, "memory_mb", self.memory_mb, "must be at least 16")
+
+    @property
+    def wall_s(self) -> float:
+        """How long a program that sleeps or waits is let be."""
+        return 2.5 * self.time_limit_s + 2.0
+
+    def limits(self, times: int = 1, waiting_s: float = 0.0) -> Limits:
+        """For the sandbox: some times the time limit, and `waiting_s` of waiting for the judge."""
+        return Limits(
+            wall_s=times * self.wall_s + waiting_s,
+            cpu_s=times * self.time_limit_s,
+            memory_mb=self.memory_mb,
+            output_bytes=self.output_bytes,
+            processes=_PROCESSES,
+        )
+
+    @staticmethod
+    def checker() -> Limits:
+        """For the process that runs a data set's own test code."""
+        return _CHECKER

@@ -1,0 +1,159 @@
+"""Whether two expressions are equal, by exact arithmetic alone; None where that cannot tell."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from dare.rewards.math.exact import Irrational, evaluate
+from dare.rewards.math.expression import Tree, Unread, read
+from dare.rewards.math.kleene import Verdict
+from dare.rewards.math.literal import TooBig
+
+Sides = tuple[str, str, str]
+_INFINITE: dict[Tree, int] = {("const", "inf"): 1, ("neg", ("const", "inf")): -1}
+_LARGEST_POWER = 10**5
+NEAR = Fraction(1, 50)  # how far the two sides of an approximation may lie apart, relatively
+
+
+class Decide:
+    """The exact decider, which needs no worker; `symbolic.Symbolic` extends it."""
+
+    def same(self, gold: str, answer: str) -> Verdict:
+        """Are the two expressions equal?"""
+        trees = tree_of(gold), tree_of(answer)
+        if trees[0] is None or trees[1] is None:
+            return None
+        return self.trees(trees[0], trees[1])
+
+    def relation(self, gold: Sides, answer: Sides) -> Verdict:
+        """Do two relations, given as left side, sign, right side, have the same solutions?"""
+        return None
+
+    def near(self, first: str, second: str) -> Verdict:
+        """Are the two values close, as the two sides of an approximation should be?"""
+        values = [value_of(tree) for tree in (tree_of(first), tree_of(second)) if tree]
+        if len(values) < 2 or values[0] is None or values[1] is None:
+            return None
+        return abs(values[0] - values[1]) <= NEAR * abs(values[1])
+
+    def trees(self, gold: Tree, answer: Tree) -> Verdict:
+        """`same` for trees; per cent, degrees and bases are looked at from outside."""
+        if gold == answer or fold(gold) == fold(answer):
+            return True
+        sizes = huge(gold), huge(answer)
+        if any(sizes):
+            return _huge_powers(fold(gold), fold(answer)) if all(sizes) else False
+        if "based" in (gold[0], answer[0]):
+            return _bases(gold, answer)
+        (gold_mark, gold_bare), (answer_mark, answer_bare) = unmark(gold), unmark(answer)
+        if gold_mark == answer_mark == "":
+            return self.bare(gold, answer)
+        if "pct" in (gold_mark, answer_mark):
+            return self._percent(gold_mark, gold_bare, answer_mark, answer_bare)
+        return self.bare(gold_bare, answer_bare)  # 90 degrees, with or without the sign
+
+    def bare(self, gold: Tree, answer: Tree) -> Verdict:
+        """Equality of two trees that carry no mark."""
+        infinite = _INFINITE.get(gold), _INFINITE.get(answer)
+        values = value_of(gold), value_of(answer)
+        if infinite != (None, None):
+            known = all(
+                a is not None or b is not None for a, b in zip(infinite, values, strict=True)
+            )
+            return infinite[0] == infinite[1] if known else None
+        if values[0] is None or values[1] is None:
+            return None
+        return values[0] == values[1]
+
+    def _percent(self, gold_mark: str, gold: Tree, answer_mark: str, answer: Tree) -> Verdict:
+        """10% is 10% and 0.1; the sign may also be left out where it can be meant, as in MATH."""
+        literal = self.bare(gold, answer)
+        if gold_mark == answer_mark or literal is None:
+            return literal
+        number = value_of(answer)
+        droppable = gold_mark == "pct" or (number is not None and abs(number) >= 1)
+        if literal and droppable:
+            return True
+        hundredth = [("div", tree, ("num", 100)) if mark == "pct" else tree
+                     for mark, tree in ((gold_mark, gold), (answer_mark, answer))]  # fmt: skip
+        return self.bare(hundredth[0], hundredth[1])
+
+
+def tree_of(text: str) -> Tree | None:
+    """The tree, or None where the text is not understood or out of bounds."""
+    try:
+        return read(text.strip()) if len(text) < 4000 else read.__wrapped__(text.strip())
+    except (Unread, TooBig, RecursionError):
+        return None
+
+
+def value_of(tree: Tree) -> Fraction | None:
+    """The exact rational value, where there is one within bounds."""
+    try:
+        return evaluate(tree)
+    except (Irrational, TooBig, RecursionError):
+        return None
+
+
+def fold(tree: Tree) -> Tree:
+    """The tree with every part of rational value replaced by it: 10^{10^{10}} keeps one power."""
+    if tree[0] in ("num", "var", "const", "based"):
+        return ("num", Fraction(tree[1])) if tree[0] == "num" else tree
+    parts = tuple(fold(part) if isinstance(part, tuple) else part for part in tree[1:])
+    folded = (tree[0], *parts)
+    if tree[0] in ("pct", "deg") or any(p[0] != "num" for p in parts if isinstance(p, tuple)):
+        return folded
+    value = value_of(folded)
+    return folded if value is None else ("num", value)
+
+
+def huge(tree: Tree) -> bool:
+    """Is there a power or factorial in it beyond all bounds?"""
+    folded = fold(tree)
+    return _huge(folded)
+
+
+def _huge(tree: Tree) -> bool:
+    last = tree[-1]
+    if tree[0] == "pow" and last[0] == "num" and abs(last[1]) > _LARGEST_POWER:
+        return True
+    if tree[0] == "pow" and tree[1][0] == "num" and last[0] == "num" and last[1].denominator == 1:
+        return True  # it was not folded, so it is out of bounds
+    if tree[:2] == ("fn", "factorial") and last[0] == "num" and last[1] > 3000:
+        return True
+    return any(_huge(part) for part in tree[1:] if isinstance(part, tuple))
+
+
+def _huge_powers(gold: Tree, answer: Tree) -> Verdict:
+    """Powers of the same integer differ when their exponents do."""
+    if gold[0] == answer[0] == "pow" and gold[1] == answer[1] and gold[1][0] == "num":
+        exponents = gold[2], answer[2]
+        if gold[1][1] > 1 and all(exponent[0] == "num" for exponent in exponents):
+            return bool(exponents[0] == exponents[1])
+    return None
+
+
+def unmark(tree: Tree) -> tuple[str, Tree]:
+    """A trailing per-cent or degree sign, and the tree without it."""
+    if tree[0] in ("pct", "deg"):
+        return tree[0], tree[1]
+    if tree[0] == "neg" and tree[1][0] in ("pct", "deg"):
+        return tree[1][0], ("neg", tree[1][1])
+    return "", tree
+
+
+def _bases(gold: Tree, answer: Tree) -> Verdict:
+    """Numbers in a base: the digits count, and the base where both name it.
+
+    Equal value in another base is not enough: 5 is no answer to "write 5 in base 2".
+    """
+    digits = []
+    for tree in (gold, answer):
+        if tree[0] == "based":
+            digits.append(tree[1].lstrip("0"))
+        elif tree[0] == "num" and Fraction(tree[1]).denominator == 1:
+            digits.append(str(tree[1]) if tree[1] < 10**4000 else "")
+        else:
+            return False
+    bases = {tree[2] for tree in (gold, answer) if tree[0] == "based"}
+    return len(bases) == 1 and digits[0] == digits[1]

@@ -1,0 +1,300 @@
+"""A small reader of mathematical expressions, LaTeX or plain, into a tree of tuples.
+
+Nodes: ("num", Fraction) · ("var", name) · ("const", name) · ("neg", a) · ("add" | "mul" | "div" |
+"pow", a, b) · ("fn", name, a, ...) · ("pct", a) · ("deg", a) · ("based", digits, base).
+What it does not know it refuses (`Unread`), so that nothing is misread.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from dare.rewards.math.grammar import (
+    ACCENT,
+    BASE,
+    BASED,
+    BASES,
+    CALL,
+    CALL_ANY,
+    CALLED,
+    FENCES,
+    FUNCTION,
+    NAME,
+    STOP,
+    SUBSCRIPT,
+    WORD_CONSTANT,
+)
+from dare.rewards.math.literal import TooBig, read_number
+
+Tree = tuple[Any, ...]
+MOST_DEPTH = 40
+
+
+class Unread(ValueError):
+    """Not an expression this reader knows."""
+
+
+@lru_cache(maxsize=8192)
+def read(text: str) -> Tree:
+    """The tree of a cleaned expression; raises `Unread` or `TooBig`."""
+    reader = _Reader(text)
+    try:
+        tree = reader.sum()
+    except RecursionError as error:
+        raise TooBig("nesting") from error
+    reader.blank()
+    if reader.at < len(text):
+        raise Unread(f"left over at {reader.at}")
+    return tree
+
+
+class _Reader:
+    """Recursive descent over the text; `at` is the place reached."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at, self.depth = text, 0, 0
+
+    def blank(self) -> None:
+        while self.text.startswith(" ", self.at):
+            self.at += 1
+
+    def take(self, token: str) -> bool:
+        self.blank()
+        if self.text.startswith(token, self.at):
+            self.at += len(token)
+            return True
+        return False
+
+    def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        self.blank()
+        found = pattern.match(self.text, self.at)
+        if found:
+            self.at = found.end()
+        return found
+
+    def sum(self) -> Tree:
+        self.depth += 1
+        if self.depth > MOST_DEPTH:
+            raise TooBig("nesting")
+        left = self.product()
+        while True:
+            if self.take("+"):
+                left = ("add", left, self.product())
+            elif self.take("-"):
+                left = ("add", left, ("neg", self.product()))
+            else:
+                self.depth -= 1
+                return left
+
+    def product(self, *, bare: bool = False) -> Tree:
+        """Factors, written side by side or with an operator; `bare` ends at the first operator."""
+        if self.take("-"):
+            return ("neg", self.product(bare=bare))
+        if self.take("+"):
+            return self.product(bare=bare)
+        left = self.factor()
+        while True:
+            self.blank()
+            if not bare and self.take("*"):
+                left = ("mul", left, self.signed())
+            elif not bare and self.take("/"):
+                left = ("div", left, self.signed())
+            elif STOP.match(self.text, self.at) or (bare and self.function_next()):
+                return left
+            elif self.text[self.at].isdigit() and self.text[: self.at].rstrip()[-1:].isdigit():
+                raise Unread("two numbers side by side")
+            else:
+                left = ("mul", left, self.factor())
+
+    def function_next(self) -> bool:
+        return bool(FUNCTION.match(self.text, self.at))
+
+    def signed(self) -> Tree:
+        if self.take("-"):
+            return ("neg", self.signed())
+        return self.signed() if self.take("+") else self.factor()
+
+    def factor(self) -> Tree:
+        value = self.primary()
+        while True:
+            self.blank()
+            if self.text.startswith("!!", self.at):
+                raise Unread("double factorial")
+            if self.take("!"):
+                value = ("fn", "factorial", value)
+            elif self.take("^\\circ"):
+                value = ("deg", value)
+            elif self.take("^"):
+                value = ("pow", value, self.exponent())
+            elif self.take("%"):
+                value = ("pct", value)
+            else:
+                return value
+
+    def exponent(self) -> Tree:
+        self.blank()
+        if self.take("-"):
+            return ("neg", self.exponent())
+        if self.text[self.at : self.at + 1].isdigit():
+            return ("num", self.number()[0])
+        return self.argument()
+
+    def argument(self) -> Tree:
+        """What a LaTeX command takes: a group in braces, one digit, or one command."""
+        self.blank()
+        if self.take("{"):
+            value = self.sum()
+            if not self.take("}"):
+                raise Unread("brace")
+            return value
+        if self.text[self.at : self.at + 1].isdigit():
+            self.at += 1
+            return ("num", int(self.text[self.at - 1]))
+        return self.primary()
+
+    def number(self) -> tuple[Any, bool]:
+        found = read_number(self.text, self.at)
+        if found is None:
+            raise Unread("number")
+        value, self.at, plain = found
+        return value, plain
+
+    def primary(self) -> Tree:
+        self.blank()
+        rest = self.text[self.at : self.at + 1]
+        based = BASED.match(self.text, self.at)
+        if based:
+            return self.based(based.group(1))
+        if rest.isdigit() or rest == ".":
+            value, plain = self.number()
+            return self.mixed(value) if plain else ("num", value)
+        for opening, closing in FENCES.items():
+            if self.take(opening):
+                return self.fenced(opening, closing)
+        if self.take("\\frac"):
+            return ("div", self.argument(), self.argument())
+        if self.take("\\binom"):
+            return ("fn", "binomial", self.argument(), self.argument())
+        if self.take("\\sqrt"):
+            return self.root()
+        if self.take("\\pi"):
+            return ("const", "pi")
+        if self.take("\\infty"):
+            return ("const", "inf")
+        word = self.match(WORD_CONSTANT)
+        if word:
+            return self.named(word.group(1))
+        function = self.match(FUNCTION)
+        if function:
+            return self.applied(function.group(1) or function.group(2))
+        return self.name()
+
+    def named(self, word: str) -> Tree:
+        if word == "sqrt":
+            if not self.text.startswith("(", self.at):
+                raise Unread("sqrt")
+            return self.root()
+        return ("const", "pi" if word == "pi" else "inf")
+
+    def root(self) -> Tree:
+        index: Tree = ("num", 2)
+        if self.take("["):
+            index = self.sum()
+            if not self.take("]"):
+                raise Unread("root")
+        self.blank()
+        if self.text[self.at : self.at + 1].isdigit() and self.text[self.at - 1] == " ":
+            # The sign √ came without braces: all digits that follow are meant.
+            return ("pow", ("num", self.number()[0]), ("div", ("num", 1), index))
+        return ("pow", self.argument(), ("div", ("num", 1), index))
+
+    def fenced(self, opening: str, closing: str) -> Tree:
+        value = self.sum()
+        if not self.take(closing):
+            raise Unread(f"no {closing}")
+        kind = {"\\lfloor": "floor", "\\lceil": "ceiling", "|": "abs"}.get(opening)
+        return ("fn", kind, value) if kind else value
+
+    def mixed(self, whole: Any) -> Tree:
+        r"""`3\frac{1}{2}` and `3 1/2` are three and a half; other products are products."""
+        start = self.at
+        found = re.compile(
+            r"\s?\\frac\s?(?:\{\s?(\d+)\s?\}|(\d))\s?(?:\{\s?(\d+)\s?\}|(\d))|\s(\d+)\s?/\s?(\d+)(?!\d)"
+        ).match(self.text, start)
+        if found:
+            top, low = [int(group[:4000]) for group in found.groups() if group]
+            if top < low:
+                self.at = found.end()
+                if self.text[self.at : self.at + 1].isdigit():
+                    raise Unread("digits after a mixed number")
+                return ("add", ("num", whole), ("div", ("num", top), ("num", low)))
+        return ("num", whole)
+
+    def based(self, digits: str) -> Tree:
+        start = self.at
+        self.at += len(digits)
+        found = BASE.match(self.text, self.at)
+        base = 0
+        if found:
+            self.at = found.end()
+            number = found.group(1) or found.group(2)
+            base = int(number[:4]) if number else BASES.get(found.group(3), 0)
+        if not 2 <= base <= 36:
+            self.at = start
+            raise Unread("subscript of a number")
+        return ("based", digits, base)
+
+    def applied(self, name: str) -> Tree:
+        extra: tuple[Tree, ...] = ()
+        power: Tree | None = None
+        for _ in range(2):
+            if name == "log" and self.take("_"):
+                extra = (self.argument(),)
+            elif self.take("^"):
+                power = self.exponent()
+        if name in ("gcd", "lcm", "max", "min"):
+            raise Unread(name)
+        self.blank()
+        group = self.text[self.at : self.at + 1] in ("(", "{", "[", "|")
+        value = self.primary() if group else self.product(bare=True)
+        if power == ("neg", ("num", 1)) and name in ("sin", "cos", "tan"):
+            return ("fn", "arc" + name, value)
+        node: Tree = ("fn", name, value, *extra)
+        return ("pow", node, power) if power else node
+
+    def name(self) -> Tree:
+        accent = self.match(ACCENT)
+        if accent:
+            inner = self.argument()
+            if inner[0] != "var":
+                raise Unread("accent")
+            return self.indexed(accent.group(1) + inner[1])
+        found = self.match(NAME)
+        if not found:
+            raise Unread(f"unknown at {self.at}: {self.text[self.at : self.at + 12]!r}")
+        name = next(group for group in found.groups() if group)
+        if (
+            name in ("e", "i")
+            and (found.group(2) or found.group(3))
+            and self.text[self.at : self.at + 1] != "_"
+        ):
+            return ("const", name)
+        return self.indexed(name)
+
+    def indexed(self, name: str) -> Tree:
+        """A name with its subscript and its primes."""
+        below = SUBSCRIPT.match(self.text, self.at)
+        if below:
+            self.at = below.end()
+            label = next(group for group in below.groups() if group)
+            name += "_" + label.replace(" ", "")
+        while self.take("'"):
+            name += "'"
+        called = CALL.match(self.text, self.at) if name[0] not in CALLED else None
+        called = called or (CALL_ANY.match(self.text, self.at) if name[0] in CALLED else None)
+        if called:  # f(x) and I(0) are values with a name, not products
+            self.at = called.end()
+            name += called.group().replace(" ", "")
+        return ("var", name)

@@ -1,0 +1,231 @@
+r"""The structure of an answer: lists, tuples, sets, intervals, unions, matrices, relations.
+
+Splitting happens at the outermost level only; what cannot be split is a leaf.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from dare.rewards.math.normal import clean, squeeze
+
+_OPEN = re.compile(r"\\\{|\\langle|\\lfloor|\\lceil|\\begin\s?\{\w+\*?\}|[(\[{]")
+_CLOSE = re.compile(r"\\\}|\\rangle|\\rfloor|\\rceil|\\end\s?\{\w+\*?\}|[)\]}]")
+_AND = re.compile(r"\\text\{\s*,?\s*(?:and|or)\s*:?\s*\}|(?<![A-Za-z])(?:and|or)(?![A-Za-z])|;|\\&")
+_OR = re.compile(r"\\text\{\s*OR\s*\}|(?<![A-Za-z])OR(?![A-Za-z])")
+_RELATION = re.compile(
+    r"\\le(?![a-zA-Z])|\\ge(?![a-zA-Z])|\\ne(?![a-zA-Z])|\\approx|\\equiv|<=|>=|!=|:=|[=<>]"
+)
+_IN = re.compile(r"\\in(?![a-zA-Z])")
+_BAR = re.compile(r"\||:")
+_CUP = re.compile(r"\\cup(?![a-zA-Z])|(?<=[\])}])\s?U\s?(?=[\[({\\])")
+_COMMA = re.compile(",")
+_COLON = re.compile(":")
+_SIGN = re.compile(r"\\pm(?![a-zA-Z])|\\mp(?![a-zA-Z])")
+_THOUSANDS = re.compile(r"[-+]? ?\d{1,3}(?:,\d{3})+(?:\.\d+)?(?=\D|$)")
+_MATRIX = re.compile(
+    r"\\begin\s?\{([pbBv]?)(?:small)?(?:matrix|array)\}(?:\s?\{[lcr| ]*\})?(.*)"
+    r"\\end\s?\{[pbBv]?(?:small)?(?:matrix|array)\}$",
+    re.DOTALL,
+)
+_OUTWARD = re.compile(r"([\[\]])([^\[\]()]*,[^\[\]()]*)([\[\]])")
+_TUPLES = re.compile(r"(?:\([^()]*,[^()]*\)\s?){2,}")
+_CONDITION = re.compile(  # `..., k \\in \\mathbb{Z}` says what k is, and is no second answer
+    r"(?:\\text\{ ?(?:where|for|with)? ?(?:any|all|some)? ?\} ?)?"
+    r"[a-zA-Z] ?\\in ?\\mathbb ?\{[A-Z]\}"
+    r"|\\text\{ ?(?:where|for) [^{}]*\}"
+)
+_PAIRS = {"(": ")", "[": "]", "\\{": "\\}", "\\langle": "\\rangle"}
+_SPELL = {"<=": "\\le", ">=": "\\ge", "!=": "\\ne", ":=": "=", "\\equiv": "="}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One node. `kind`: leaf, list, any, union, seq, matrix, relation, ratio.
+
+    `fence` holds a sequence's brackets or a relation's operators; `key` compares as text.
+    """
+
+    kind: str
+    text: str
+    items: tuple[Shape, ...] = ()
+    fence: tuple[str, ...] = ()
+    key: str = field(default="", compare=False)
+
+
+@lru_cache(maxsize=4096)
+def shape(text: str) -> Shape:
+    """The structure of an answer as it was written."""
+    return _shape(clean(text), 0)
+
+
+def _shape(text: str, depth: int) -> Shape:
+    text = text.strip(" ,;")
+    if outward := _OUTWARD.fullmatch(text):  # ]0,1[ is another way to write (0,1)
+        left, inner, right = outward.groups()
+        text = ("(" if left == "]" else "[") + inner + (")" if right == "[" else "]")
+    key = squeeze(text)
+    if depth > 12:
+        return Shape("leaf", text, key=key)
+
+    def made(kind: str, parts: list[str], fence: tuple[str, ...] = ()) -> Shape:
+        items = tuple(_shape(clean(part), depth + 1) for part in parts)
+        return Shape(kind, text, items, fence, key)
+
+    def flat(kind: str, parts: list[str]) -> Shape:
+        """A list whose members may be lists again: `2, \\pm 3 and 4`."""
+        items: list[Shape] = []
+        for item in made(kind, parts).items:
+            items.extend(item.items if item.kind == "list" else [item])
+        return Shape(kind, text, tuple(items), (), key)
+
+    for pattern, kind in ((_OR, "any"), (_AND, "list"), (_CUP, "union")):
+        parts, _ = cut(text, pattern)
+        if len(parts) > 1:
+            return flat(kind, parts) if kind == "list" else made(kind, parts)
+    if not _THOUSANDS.match(text):
+        parts, _ = cut(text, _COMMA)
+        if len(parts) > 1:
+            parts = [part for part in parts if not _CONDITION.fullmatch(part)] or parts
+            return (
+                flat("list", _same_name(parts)) if len(parts) > 1 else _shape(parts[0], depth + 1)
+            )
+    else:
+        parts, _ = cut(text, re.compile(r",(?!\d{3}(?:\D|$))"))
+        if len(parts) > 1:
+            return flat("list", parts)
+    if _TUPLES.fullmatch(text):  # (1,2)(3,4) is a list without its commas
+        return made("list", re.findall(r"\([^()]*\)", text))
+    parts, _ = cut(text, _IN)
+    if len(parts) == 2 and parts[0]:
+        return _shape(clean(parts[1]), depth + 1)
+    parts, operators = cut(text, _RELATION)
+    if len(parts) > 1 and parts[-1]:
+        signs = tuple(_SPELL.get(sign, sign) for sign in operators)
+        return made("relation", parts, signs)
+    matrix = _MATRIX.match(_strip_fence(text))
+    if matrix and matrix.group(1) != "v" and matrix.group(2).count("\\begin") == 0:
+        return _matrix(matrix.group(2), text, key, depth)
+    fence = fence_of(text)
+    if fence:
+        return _fenced(text, fence, key, depth, made)
+    if _SIGN.search(text):
+        signed = _expand_signs(text)
+        if len(signed) > 1:
+            return flat("list", signed)
+    parts, _ = cut(text, _COLON)
+    if len(parts) > 1 and all(parts) and "\\text" not in text:
+        return made("ratio", parts)
+    return Shape("leaf", text, key=key)
+
+
+def _fenced(text: str, fence: tuple[str, str], key: str, depth: int, made: object) -> Shape:
+    """What stands in one pair of brackets."""
+    inner = text[len(fence[0]) : -len(fence[1])].strip()
+    if fence[0] == "\\{":
+        condition, _ = cut(inner, _BAR)
+        if len(condition) == 2 and all(condition):
+            return _shape(clean(condition[1]), depth + 1)
+    parts, _ = cut(inner, _COMMA)
+    if len(parts) == 1 and fence[0] != "\\{":
+        if fence == ("(", ")") and re.fullmatch(r"(?:\\text\{ ?)?[A-Z] ?\}?", inner):
+            return Shape("leaf", text, key=key)  # the choice (A)
+        return _shape(inner, depth + 1)
+    items: list[Shape] = []
+    for part in parts if inner else []:
+        item = _shape(clean(part), depth + 1)
+        items.extend(item.items if fence[0] == "\\{" and item.kind == "list" else [item])
+    if fence == ("\\langle", "\\rangle"):
+        fence = ("(", ")")
+    return Shape("seq", text, tuple(items), fence, key)
+
+
+def _matrix(body: str, text: str, key: str, depth: int) -> Shape:
+    rows = [row for row, _ in [(part, 0) for part in re.split(r"\\\\(?:\s?\[[^\]]*\])?", body)]]
+    items = []
+    for row in rows:
+        if row.replace("\\hline", "").strip():
+            cells = [_shape(clean(cell), depth + 1) for cell in row.split("&")]
+            items.append(Shape("row", row, tuple(cells)))
+    return Shape("matrix", text, tuple(items), (), key)
+
+
+def _strip_fence(text: str) -> str:
+    """A matrix may stand in brackets of its own, as an array does."""
+    return text[1:-1].strip() if re.match(r"[(\[]\s?\\begin", text) and fence_of(text) else text
+
+
+def cut(text: str, pattern: re.Pattern[str]) -> tuple[list[str], list[str]]:
+    """Split where the pattern matches outside all brackets; also what matched."""
+    parts, found, depth, last, place = [], [], 0, 0, 0
+    while place < len(text):
+        match = pattern.match(text, place) if depth == 0 else None
+        if match and match.end() > place:
+            parts.append(text[last:place].strip())
+            found.append(match.group())
+            place = last = match.end()
+            continue
+        bracket = _OPEN.match(text, place)
+        if bracket:
+            depth, place = depth + 1, bracket.end()
+            continue
+        bracket = _CLOSE.match(text, place)
+        if bracket:
+            depth, place = max(0, depth - 1), bracket.end()
+            continue
+        place += 2 if text.startswith(("\\\\", "\\%"), place) else 1
+    parts.append(text[last:].strip())
+    kept = [part for part in parts if part] if pattern in (_AND, _COMMA, _CUP, _OR) else parts
+    return kept, found
+
+
+def fence_of(text: str) -> tuple[str, str] | None:
+    """The pair of brackets around the whole text, where there is one; `(1,2]` counts."""
+    opening = next((sign for sign in _PAIRS if text.startswith(sign)), None)
+    if opening is None:
+        return None
+    wanted = (")", "]") if opening in "([" else (_PAIRS[opening],)
+    closing = next((sign for sign in wanted if text.endswith(sign)), None)
+    if closing is None or len(text) < len(opening) + len(closing):
+        return None
+    depth, place = 0, 0
+    while place < len(text):
+        bracket = _OPEN.match(text, place)
+        if bracket:
+            depth, place = depth + 1, bracket.end()
+            continue
+        bracket = _CLOSE.match(text, place)
+        if bracket:
+            depth, place = depth - 1, bracket.end()
+            if depth == 0 and place < len(text):
+                return None
+            continue
+        place += 1
+    return (opening, closing) if depth == 0 else None
+
+
+def _same_name(parts: list[str]) -> list[str]:
+    """`n=3,4,7` names one unknown three times over."""
+    first = re.fullmatch(r"([A-Za-z](?:_\d)?)\s?=(.*)", parts[0])
+    if first and not any(_RELATION.search(part) for part in parts[1:]):
+        return [first.group(2), *parts[1:]]
+    return parts
+
+
+def _expand_signs(text: str) -> list[str]:
+    r"""The values that `\pm` stands for; every further `\pm` doubles them, `\mp` is tied."""
+    count = len(re.findall(r"\\pm(?![a-zA-Z])", text))
+    if count > 3:
+        return [text]
+    if count == 0:
+        return [text]
+    values = []
+    for choice in range(2**count):
+        signs = ["+-"[choice >> place & 1] for place in range(count)]
+        opposite = "-" if signs[0] == "+" else "+"
+        left = iter(signs)
+        value = re.sub(r"\\pm(?![a-zA-Z])", lambda _, left=left: next(left), text)  # type: ignore[misc]
+        values.append(re.sub(r"\\mp(?![a-zA-Z])", opposite, value))
+    return values

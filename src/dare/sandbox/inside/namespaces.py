@@ -1,0 +1,93 @@
+"""A private view of the machine for one program: own processes, users, mounts and memory files."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from dare.sandbox.inside import seccomp, usage
+from dare.sandbox.inside.calls import (
+    PR_SET_DUMPABLE,
+    PR_SET_NO_NEW_PRIVS,
+    clone,
+    mount,
+    prctl,
+    set_capabilities,
+)
+
+_NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PROCESSES = 0x00020000, 0x08000000, 0x10000000, 0x20000000
+_NO_SETUID, _NO_DEVICES, _NO_EXECUTION = 2, 4, 8
+_KERNEL = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+
+
+class NamespaceRoom:
+    """New namespaces inside those of bubblewrap, whose files are read-only."""
+
+    written_is_memory = True
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._arch: str = config["arch"]
+        self._filters = [
+            seccomp.assemble(self._arch, shared_memory=shared) for shared in (False, True)
+        ]
+
+    def fork(self) -> int:
+        """Fork into new namespaces, whose first process the child is."""
+        uid, gid = os.getuid(), os.getgid()
+        pid = clone(self._arch, _NEW_USER | _NEW_MOUNTS | _NEW_IPC | _NEW_PROCESSES)
+        if pid == 0:
+            self._owner = (uid, gid)
+        return pid
+
+    def settle(self, limits: dict[str, Any]) -> None:
+        """Fresh, sized places to write, and a /proc that shows this world alone."""
+        uid, gid = self._owner
+        prctl(PR_SET_DUMPABLE, 1)  # or its own maps are not its to write
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{uid} {uid} 1"),
+            ("gid_map", f"{gid} {gid} 1"),
+        ):
+            descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
+            os.write(descriptor, text.encode())
+            os.close(descriptor)
+        prctl(PR_SET_DUMPABLE, 0)
+        flags = _NO_SETUID | _NO_DEVICES
+        options = f"size={limits['file_mb']}m,nr_inodes=16384,mode=700"
+        mount("tmpfs", "/tmp", "tmpfs", flags, options)
+        mount("tmpfs", "/dev/shm", "tmpfs", flags | _NO_EXECUTION, options)
+        try:  # processes only, nothing of the machine
+            mount("proc", "/proc", "proc", flags | _NO_EXECUTION, "subset=pid")
+        except OSError:  # before Linux 5.8
+            mount("proc", "/proc", "proc", flags | _NO_EXECUTION)
+        if _KERNEL < (5, 14):  # it counts the processes of a user in all namespaces together
+            limits["processes_of_user"] = 4096
+
+    def confine(self, limits: dict[str, Any]) -> None:
+        """No privilege even in this small world, and few system calls."""
+        os.chdir("/tmp")
+        set_capabilities(self._arch, 0)
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
+        seccomp.install(self._filters[limits["cgroup"]])
+
+    def members(self) -> list[int]:
+        """Everyone but the supervisor, which is the first process here."""
+        return usage.everyone()
+
+    def written(self) -> int:
+        """Bytes in the file systems that live in memory."""
+        total = 0
+        for path in ("/tmp", "/dev/shm"):
+            figures = os.statvfs(path)
+            total += (figures.f_blocks - figures.f_bfree) * figures.f_frsize
+        return total
+
+    def empty(self) -> None:
+        """The kernel ends everyone when the first process leaves."""
+
+    def clear(self) -> None:
+        """The mounts go with the last process."""
+
+    def recover(self, pid: int) -> None:
+        """Nothing outlives a supervisor."""

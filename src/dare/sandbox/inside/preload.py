@@ -1,0 +1,31 @@
+"""Modules that programs often use, imported once in the process that every program is forked from.
+
+`threading` and `random` are safe to carry across a fork; nothing here starts a thread.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import site
+import sys
+
+_MODULES = """
+    abc array ast asyncio base64 bisect builtins calendar cmath codecs collections
+    collections.abc contextlib copy ctypes dataclasses datetime decimal enum fractions functools
+    hashlib heapq inspect io itertools json math numbers operator os pprint queue random re
+    pickle select signal socket statistics string struct sys tempfile textwrap threading time
+    traceback types typing unicodedata
+"""
+
+
+def preload(sites: list[str]) -> None:
+    """Import the common modules and let programs find the installed packages."""
+    for name in _MODULES.split():
+        importlib.import_module(name)
+    sys.path += sites
+    site.setquit()
+    site.sethelper()
+    sys.path_importer_cache.clear()
+    gc.collect()
+    gc.freeze()  # the collector of a forked program leaves these pages shared

@@ -1,0 +1,105 @@
+"""What a group of processes uses, read from /proc."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Usage(NamedTuple):
+    """Private memory in bytes, processor seconds and the number of threads."""
+
+    memory: int
+    cpu_s: float
+    threads: int
+
+
+def everyone() -> list[int]:
+    """All processes of this process namespace but the first, which watches them."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+
+
+def descendants(root: int) -> list[int]:
+    """The children of a process, their children and so on."""
+    found: list[int] = []
+    todo = [root]
+    while todo:
+        for pid in children(todo.pop()):
+            found.append(pid)
+            todo.append(pid)
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """The children of all threads of a process."""
+    result: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            result += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    except OSError:  # it has ended: its children have a new parent, which is asked again
+        pass
+    return result
+
+
+def tasks_of(uid: int) -> int:
+    """The number of threads that belong to a user."""
+    total = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.stat(f"/proc/{name}").st_uid == uid:
+                    total += len(os.listdir(f"/proc/{name}/task"))
+            except OSError:
+                continue
+    return total
+
+
+def _read(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 65536)
+    finally:
+        os.close(descriptor)
+
+
+def _sizes(pid: int) -> list[bytes]:
+    """The sizes of a process, also after its first thread has ended: then it seems to have none."""
+    fields = _read(f"/proc/{pid}/statm").split()
+    if fields[0] == b"0":
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            other = _read(f"/proc/{pid}/task/{thread}/statm").split()
+            if other[0] != b"0":
+                return other
+    return fields
+
+
+def measure(pids: Iterable[int]) -> Usage:
+    """The sum over processes; pages that two of them share are counted twice."""
+    memory, ticks, threads = 0, 0, 0
+    for pid in pids:
+        try:
+            fields = _sizes(pid)
+            stat = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        memory += (int(fields[1]) - int(fields[2])) * _PAGE
+        ticks += sum(map(int, stat[11:15]))
+        threads += int(stat[17])
+    return Usage(memory, ticks / _TICK, threads)
+
+
+def proportional(pids: Iterable[int]) -> int:
+    """Private memory in bytes with shared pages divided among their users; slow but fair."""
+    total = 0
+    for pid in pids:
+        try:
+            rollup = _read(f"/proc/{pid}/smaps_rollup").decode()
+            lines = dict(line.split(":", 1) for line in rollup.splitlines()[1:])
+            total += int(lines.get("Pss_Anon", lines["Pss"]).split()[0]) * 1024
+        except (OSError, KeyError, ValueError):  # it hides or has ended: count all of it
+            total += measure([pid]).memory
+    return total

@@ -1,0 +1,74 @@
+r"""Which part of a completion counts."""
+
+import time
+
+import pytest
+
+from dare.rewards.gsm8k import gsm8k_answer
+from dare.rewards.math import final_answer, verify
+from dare.rewards.math.extract import gold_answer
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        (r"so \boxed{5}.", "5"),
+        (r"\boxed{3}, no: \boxed{5}", "5"),
+        (r"\boxed{5} and then \boxed{6", None),
+        (r"\boxed{5} and then \boxed{}", None),
+        (r"\boxed{5} and then \boxed", None),
+        (r"\boxed{\frac{1}{2}", None),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\{1,2\}}", r"\{1,2\}"),
+        (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
+        (r"\boxed{\boxed{5}}", "5"),
+        (r"\boxed {5}", "5"),
+        (r"\fbox{5}", "5"),
+        ("the answer is 5", None),
+        ("", None),
+        ("so\n#### 18\n", "18"),
+        ("#### 17\n#### 18", "18"),
+        ("####", None),
+        (r"#### 18 but \boxed{19}", "19"),
+    ],
+)
+def test_final_answer(completion: str, answer: str | None) -> None:
+    assert final_answer(completion) == answer
+
+
+def test_truncation_earns_nothing() -> None:
+    assert verify(r"\boxed{5} hence \boxed{5", "5") is False
+
+
+def test_gsm8k_takes_what_comes_last() -> None:
+    assert gsm8k_answer(r"\boxed{3} ... #### 4") == "4"
+    assert gsm8k_answer(r"#### 4 ... \boxed{3}") == "3"
+
+
+@pytest.mark.parametrize(
+    ("gold", "text"),
+    [
+        (5, "5"), (5.0, "5.0"), ("5", "5"), (r"Thus \boxed{5}", "5"), ("1+1=2\n#### 2", "2"),
+        (None, None), ("", None), ("  ", None), (float("nan"), None), (True, None), ([5], None),
+    ],
+)  # fmt: skip
+def test_gold(gold: object, text: str | None) -> None:
+    assert gold_answer(gold) == text
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "x" * 10**6 + r"\boxed{5}",
+        r"\boxed{" + "1" * 10**6 + "}",
+        r"\boxed{" * 10**5,
+        r"\boxed{" + "{" * 10**5 + "}",
+        r"\boxed{" + "(" * 10**5 + "}",
+        r"\boxed{5}" + "\x00" * 10**6,
+        "#" * 10**6,
+    ],
+)
+def test_megabytes_are_quick(completion: str) -> None:
+    start = time.perf_counter()
+    assert verify(completion, "5") in (True, False)
+    assert time.perf_counter() - start < 2.0

@@ -1,0 +1,65 @@
+"""Sixteen hostile answers in a batch of a thousand delay nobody by more than 3.5 s."""
+
+import time
+
+import pytest
+
+from dare.rewards.math import MathVerifier, WorkerPool
+
+HOSTILE = [
+    r"9^{9^{9^{9}}}", r"2^{2^{2^{2^{2^{2}}}}}", r"10^{10^{10}}", r"(10^{100})!", r"(((7!)!)!)!",
+    r"\sum_{k=1}^{10^{9}} \frac{1}{k^2+\sqrt{k}}", r"\prod_{k=1}^{100000} (k+\sqrt{k})",
+    "(" * 400 + "x" + ")" * 400, r"\sqrt{" * 200 + "2" + "}" * 200, r"\log(" * 60 + "5" + ")" * 60,
+    "+".join(rf"\sqrt{{{k}}}" for k in range(2, 900)), "(x+y+z)^{200}(x-y)^{300}",
+    r"\int_0^1 \int_0^1 \frac{e^{x y}}{\sqrt{1+x^4 y^4}} dx dy", r"\log " * 12 + "5",
+    "-" * 1500 + "1", "1" * 5000 + "^{" + "7" * 50 + "}",
+]  # fmt: skip
+
+
+def batch() -> tuple[list[str], list[str]]:
+    texts = [rf"\boxed{{\frac{{{k}\sqrt{{{k + 2}}}}}{{{k + 2}}}}}" for k in range(200)]
+    golds = [rf"\frac{{{k}}}{{\sqrt{{{k + 2}}}}}" for k in range(200)]
+    return texts + [rf"\boxed{{{k}/7}}" for k in range(800)], golds + [
+        rf"\frac{{{k}}}{{7}}" for k in range(800)
+    ]
+
+
+@pytest.fixture(scope="module")
+def verifier() -> MathVerifier:
+    made = MathVerifier(WorkerPool("dare.rewards.math.worker"))
+    made.verify_batch([r"\boxed{\sqrt{8}}"], [r"2\sqrt{2}"])
+    return made
+
+
+def measure(
+    verifier: MathVerifier, texts: list[str], golds: list[str]
+) -> tuple[float, list[bool | None]]:
+    start = time.perf_counter()
+    found = verifier.verify_batch(texts, golds)
+    return time.perf_counter() - start, found
+
+
+def test_hostile_answers_do_not_start(verifier: MathVerifier) -> None:
+    texts, golds = batch()
+    alone, found = measure(verifier, texts, golds)
+    assert all(found)
+    places = [60 * k + 7 for k in range(16)]
+    for place, text in zip(places, HOSTILE, strict=True):
+        texts[place] = rf"\boxed{{{text}}}"
+    with_them, found = measure(verifier, texts, golds)
+    assert with_them - alone < 3.5
+    assert not any(found[place] for place in places)
+    assert all(found[row] for row in range(1000) if row not in places)
+
+
+@pytest.mark.parametrize("kind", ["hang", "spin"])
+def test_those_that_do_start_are_killed(verifier: MathVerifier, kind: str) -> None:
+    texts, golds = batch()
+    alone, _ = measure(verifier, texts, golds)
+    places = [60 * k + 7 for k in range(16)]
+    verifier.fault = lambda row: kind if row in places else None
+    with_them, found = measure(verifier, texts, golds)
+    verifier.fault = None
+    assert with_them - alone < 3.5
+    assert [row for row, verdict in enumerate(found) if verdict is None] == places
+    assert all(found[row] for row in range(1000) if row not in places)

@@ -1,0 +1,173 @@
+"""Threads, forks, mishaps and leftovers."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dare.sandbox import Ended, Job, Limits, Sandbox, close_all, open_sandbox
+from dare.sandbox.inside import usage
+
+
+def _double(sandbox: Sandbox, number: int) -> bool:
+    result = sandbox.run(Job("print(int(input()) * 2)", str(number).encode()))
+    return result.stdout == f"{number * 2}\n".encode()
+
+
+def test_many_threads(sandbox: Sandbox) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(lambda n: _double(sandbox, n), range(60)))
+
+
+def test_a_channel(sandbox: Sandbox) -> None:
+    source = (
+        "import socket\ns = socket.socket(fileno=3)\nprint('x' * 300000)\n"
+        "while True:\n    data = s.recv(100)\n    if not data: break\n    s.sendall(data.upper())"
+    )
+    running = sandbox.start(Job(source, channel=True))
+    assert running.channel is not None
+    with running.channel as channel:
+        for word in (b"one", b"two"):
+            channel.sendall(word)
+            assert channel.recv(100) == word.upper()
+    result = running.wait()
+    assert (result.ended, len(result.stdout)) == (Ended.EXITED, 300001)
+
+
+@pytest.mark.parametrize("channel", [False, True])
+def test_kill(sandbox: Sandbox, channel: bool) -> None:
+    running = sandbox.start(Job("while True: pass", channel=channel))
+    started = time.monotonic()
+    threading.Timer(0.2, running.kill).start()
+    result = running.wait()
+    assert (result.ended, result.code) == (Ended.SIGNALLED, 9)
+    assert time.monotonic() - started < 3
+    running.kill()  # and again, when there is nothing left
+    if running.channel is not None:
+        running.channel.close()
+
+
+def _in_child(backend: str) -> None:
+    sandbox = open_sandbox(backend)
+    os._exit(0 if all(_double(sandbox, n) for n in range(3)) else 1)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_other_processes(sandbox: Sandbox, method: str) -> None:
+    assert _double(sandbox, 1)
+    context = multiprocessing.get_context(method)
+    children = [context.Process(target=_in_child, args=(sandbox.name,)) for _ in range(2)]
+    for child in children:
+        child.start()
+    assert _double(sandbox, 2)
+    for child in children:
+        child.join(60)
+        assert child.exitcode == 0
+    assert _double(sandbox, 3)
+
+
+def _helpers(root: int | None = None) -> list[int]:
+    """The living processes of the sandboxes below a process."""
+    found = []
+    for pid in usage.descendants(root or os.getpid()):
+        with contextlib.suppress(OSError):
+            if b"marshal.loads" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+def test_restart_after_a_mishap(sandbox: Sandbox) -> None:
+    assert _double(sandbox, 1)
+    for pid in _helpers():
+        os.kill(pid, signal.SIGKILL)
+    assert _double(sandbox, 2)
+    close_all()
+    assert _leftovers()[2:] == ([], [])
+
+
+def test_a_killed_server_loses_its_programs(backend: str) -> None:
+    close_all()
+    sandbox = open_sandbox(backend)
+    running = sandbox.start(Job("import time; time.sleep(30)"))
+    for pid in _helpers():
+        os.kill(pid, signal.SIGKILL)
+    result = running.wait()
+    assert result.ended is Ended.LOST
+    assert result.detail
+    assert _double(sandbox, 1)
+    close_all()
+    assert _leftovers()[2:] == ([], [])  # though nobody was left to clear up
+
+
+def test_an_abandoned_run_is_ended(backend: str) -> None:
+    close_all()
+    sandbox = open_sandbox(backend)
+    assert _double(sandbox, 1)
+    calm = len(_helpers())
+    running = sandbox.start(Job("import time; time.sleep(30)"))
+    while len(_helpers()) < calm + 2:  # the supervisor, and the program that it forks
+        time.sleep(0.01)
+    del running
+    deadline = time.monotonic() + 5
+    while len(_helpers()) > calm:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _leftovers() -> tuple[int, int, list[str], list[str]]:
+    mounts = Path("/proc/self/mountinfo").read_text().count("\n")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    files = [n for n in os.listdir(tempfile.gettempdir()) if n.startswith(f"dare-sandbox-{_ME}")]
+    groups = [str(p) for p in Path("/sys/fs/cgroup").glob(f"**/dare-sandbox-{_ME}-*")]
+    return mounts, descriptors, files, groups
+
+
+_ME = os.getpid()
+
+
+def test_nothing_is_left_behind(backend: str) -> None:
+    close_all()
+    before = (*_leftovers(), _helpers())
+    sandbox = open_sandbox(backend)
+    daemon = "import os, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(60)\n"
+    daemon += "open('file', 'w')"
+    for _ in range(3):
+        assert sandbox.run(Job(daemon)).ended is Ended.EXITED
+        sandbox.run(Job("while True: pass", limits=Limits(wall_s=0.1)))
+    sandbox.close()
+    assert (*_leftovers(), _helpers()) == before
+    assert sandbox.run(Job("")).ended is Ended.LOST  # closed
+    assert _double(open_sandbox(backend), 4)  # and open again
+
+
+def test_nothing_is_left_when_the_judge_is_killed(backend: str) -> None:
+    script = (
+        "import os, time\nfrom dare.sandbox import Job, open_sandbox\n"
+        f"sandbox = open_sandbox({backend!r})\n"
+        'running = sandbox.start(Job(\'open("f", "w"); import time; time.sleep(60)\'))\n'
+        "time.sleep(0.2); print(os.getpid(), flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as judge:
+        assert judge.stdout is not None
+        pid = int(judge.stdout.readline())
+        helpers = _helpers(pid)
+        assert helpers
+        judge.kill()
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{helper}").exists() for helper in helpers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert not [n for n in os.listdir(tempfile.gettempdir()) if n.startswith(f"dare-sandbox-{pid}")]
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/dare-sandbox-{pid}-*"))
