@@ -162,7 +162,12 @@ class Collector:
         return self._rewards(prompts, completions, [t.tolist() for t in tokens], columns)
 
     def score(
-        self, prompts: list[IntArray], responses: list[IntArray], *, drawn: bool = False
+        self,
+        prompts: list[IntArray],
+        responses: list[IntArray],
+        *,
+        drawn: bool = False,
+        sampling: Sampling | None = None,
     ) -> Scores:
         """Log-probs of these responses under the policy of now; every process takes part."""
         lengths = np.array([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)])
@@ -173,7 +178,7 @@ class Collector:
             self._model(),
             prompts,
             responses,
-            self._sampling,
+            sampling or self._sampling,
             pad_id=self._pad,
             max_batch_tokens=self._batch_tokens,
             forwards=forwards,
@@ -197,7 +202,9 @@ class Collector:
         solutions = [self._store.solution(int(row))[:longest] for row in rows[mine]]
         there = [place for place, tokens in enumerate(solutions) if len(tokens)]
         prompts = [self._store.tokens(int(rows[mine[place]])) for place in there]
-        scores = self.score(prompts, [solutions[place] for place in there])
+        # Over the full vocabulary: a solution that leaves the nucleus must not become -inf.
+        plain = Sampling(self._sampling.temperature, 1.0, 0)
+        scores = self.score(prompts, [solutions[place] for place in there], sampling=plain)
         values = np.full((len(mine), STATISTICS), np.nan)
         if there:
             sizes = np.array([len(solutions[place]) for place in there])
