@@ -97,7 +97,7 @@ def _output_layer(model: Any) -> Any:
     return model.get_output_embeddings()
 
 
-def _plain_head(model: Any) -> bool:
+def has_plain_head(model: Any) -> bool:
     """Whether logits are what a linear layer gives, with nothing added or scaled after it."""
     while hasattr(model, "module"):
         model = model.module
@@ -108,7 +108,7 @@ def _plain_head(model: Any) -> bool:
 
 def batch_logprobs(model: nn.Module, batch: PaddedBatch, temperature: float) -> Tensor:
     """Log-prob of every real response token, flat in batch order; carries the gradient."""
-    if not _plain_head(model):
+    if not has_plain_head(model):
         return selected_logprob(*response_logits(model, batch), temperature)
 
     def function(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ def both_logprobs(
         ]
         return torch.cat(found, dim=1) if found else hidden.new_empty(2, 0)
 
-    if not _plain_head(model):
+    if not has_plain_head(model):
         return both(*response_logits(model, batch))
     return at_head(model, batch, chunked)
 

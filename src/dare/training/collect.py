@@ -69,30 +69,42 @@ class Collector:
         score_batch_tokens: int,
         needs_scores: bool = True,
     ) -> None:
-        self._store, self._generator, self._rewards = store, generator, rewards
+        self._store, self.generator, self._rewards = store, generator, rewards
         self._model, self._sampling, self._tokenizer = model, sampling, tokenizer
-        self._pad, self._context, self._seed = pad_id, context, seed
+        self._pad, self._context, self.seed = pad_id, context, seed
         self._rank, self._processes = rank, processes
         self._batch_tokens = score_batch_tokens
         self._needs_scores = needs_scores
 
+    def share(self, count: int) -> IntArray:
+        """Which of `count` things this process does."""
+        return np.arange(self._rank, count, self._processes)
+
+    def gather(self, items: list[Any]) -> list[Any]:
+        """The items of all processes, one list after the other."""
+        return list(gather_object(items)) if self._processes > 1 else items
+
+    def room(self, prompt: IntArray) -> int:
+        """Tokens that a response to this prompt may have before the context is full."""
+        return self._context - len(prompt)
+
     def rollouts(self, plan: StepPlan, phases: Phases, purpose: str) -> RolloutBatch:
         """The plan's rollouts with rewards and behaviour log-probs, complete on every process."""
         rows = plan.rows()
-        mine = np.arange(self._rank, len(rows["prompt"]), self._processes)
+        mine = self.share(len(rows["prompt"]))
         prompts, prompt_R = self.prompt_tokens(plan, rows, mine)
-        room = np.array([self._context - len(prompts[p]) for p in prompt_R], dtype=np.int64)
+        room = np.array([self.room(prompts[p]) for p in prompt_R], dtype=np.int64)
         request = GenerationRequest(
             prompts=prompts,
             prompt_R=prompt_R,
             max_tokens_R=np.maximum(1, np.minimum(rows["max_tokens"][mine], room)),
             noise_R=mine,
-            seed=self._seed,
+            seed=self.seed,
             step=plan.step,
             purpose=purpose,
         )
         with phases.measure("generate"):
-            generated = self._generator.generate(request, self._sampling)
+            generated = self.generator.generate(request, self._sampling)
         phases.count("generated", sum(len(tokens) for tokens in generated.tokens))
         with phases.measure("reward"):
             reward = self.reward(rows["prompt"][mine], generated.tokens)
@@ -115,7 +127,7 @@ class Collector:
             )
             for place, (row, tokens) in enumerate(zip(mine, generated.tokens, strict=True))
         ]
-        everyone = gather_object(local) if self._processes > 1 else local
+        everyone = self.gather(local)
         everyone.sort(key=lambda rollout: rollout[0])
         return RolloutBatch.from_lists(
             rows["prompt"],
@@ -188,17 +200,17 @@ class Collector:
     def rescore(self, request: ScoreRequest) -> Array:
         """Scorer for `Curriculum.refresh`: plain rollouts of the buffer, shared over processes."""
         batch = request.rollouts
-        mine = np.arange(self._rank, len(batch), self._processes)
+        mine = self.share(len(batch))
         prompts = [self._store.tokens(int(row)) for row in batch.prompt_R[mine]]
         responses = [
             batch.tokens[batch.offsets[row] : batch.offsets[row + 1]].astype(np.int64)
             for row in mine
         ]
-        return self._exchange(mine, self.score(prompts, responses).total[:, None], len(batch))[:, 0]
+        return self.exchange(mine, self.score(prompts, responses).total[:, None], len(batch))[:, 0]
 
     def read_solutions(self, rows: Array, longest: int) -> Measured:
         """What `solution_statistics` says of these prompts' reference solutions; NaN without."""
-        mine = np.arange(self._rank, len(rows), self._processes)
+        mine = self.share(len(rows))
         solutions = [self._store.solution(int(row))[:longest] for row in rows[mine]]
         there = [place for place, tokens in enumerate(solutions) if len(tokens)]
         prompts = [self._store.tokens(int(rows[mine[place]])) for place in there]
@@ -209,14 +221,12 @@ class Collector:
         if there:
             sizes = np.array([len(solutions[place]) for place in there])
             values[there] = solution_statistics(scores.logprobs.astype(np.float64), sizes)
-        values = self._exchange(mine, values, len(rows))
+        values = self.exchange(mine, values, len(rows))
         return Measured(values, int(np.nansum(values[:, 0])))
 
-    def _exchange(self, mine: IntArray, values: Array, count: int) -> Array:
+    def exchange(self, mine: IntArray, values: Array, count: int) -> Array:
         """Rows that each process computed for itself, put together on all of them."""
-        pairs = list(zip(mine.tolist(), values.tolist(), strict=True))
-        if self._processes > 1:
-            pairs = gather_object(pairs)
+        pairs = self.gather(list(zip(mine.tolist(), values.tolist(), strict=True)))
         result = np.empty((count, values.shape[1]))
         result[[row for row, _ in pairs]] = np.array([value for _, value in pairs])
         return result

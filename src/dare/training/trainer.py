@@ -6,7 +6,6 @@ import platform
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 from dare.curriculum import Curriculum, Services, TrainBatch
-from dare.curriculum.estimators.base import Measured
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
 from dare.errors import InvalidInput
@@ -40,6 +38,7 @@ from dare.training.prompts import PromptStore
 from dare.training.records import sample_records, selection_record
 from dare.training.rewards import RewardFunction, Rewards
 from dare.training.run_folder import RunFolder
+from dare.training.services import PolicyServices
 from dare.training.unscored import UnscoredWindow
 
 
@@ -275,6 +274,8 @@ class DareTrainer(Trainer):
         budget = int(self.settings.estimator.refresh_share * step_tokens)
         with self._phases.measure("refresh"):
             spent = curriculum.refresh(self.collector.rescore, budget)
+        if self._generates_to_estimate:
+            self._generated += spent
         if self._unscored.exceeded:  # counted over all processes, so all of them stop
             self.control.should_save = self.control.should_training_stop = True
         if self._record is not None:
@@ -359,6 +360,8 @@ class DareTrainer(Trainer):
             self.folder.rewind(self.curriculum.step)
         else:
             self.folder.rewind(-1)
+            if self._generates_to_estimate:  # the first draw is an informed one too
+                self._generated += self.curriculum.refresh(None, 0)
         if self.is_world_process_zero():
             checkpoint.rotate(self.folder.path, None)
         self.folder.write_config(self._resolved())
@@ -377,15 +380,14 @@ class DareTrainer(Trainer):
             model = self._bare_model().to(self.accelerator.device)
             embeddings = embed_prompts(model, plain, pad_id=self.processing_class.pad_token_id)
 
-        def decode(tokens: Any) -> str:
-            return str(self.processing_class.decode(tokens, skip_special_tokens=True))
-
-        def solutions(rows: Any) -> Measured:
-            return self.collector.read_solutions(rows, self.settings.max_tokens)
-
-        services = replace(given, decode=given.decode or decode, embeddings=embeddings)
-        if services.solutions is None and self.store.has_solutions:
-            services = replace(services, solutions=solutions)
+        policy = PolicyServices(
+            self.store,
+            self.collector,
+            self._bare_model,
+            lambda: self.state.global_step,
+            self.processing_class,
+        )
+        services = policy.complete(given, self.settings, embeddings)
         curriculum = Curriculum(self.store.table, self.settings, services)
         if state is not None:
             curriculum.load_state_dict(state)
@@ -450,6 +452,11 @@ class DareTrainer(Trainer):
             self._start(None)
         assert self.curriculum is not None
         return self.curriculum
+
+    @property
+    def _generates_to_estimate(self) -> bool:
+        """Whether a refresh generates (prefixes, a judge's replies) and does not only rescore."""
+        return self.settings.estimator.name in ("entropy", "judge")
 
     def _bare_model(self) -> Any:
         """The module under DDP's wrapper; fetched anew each time, since FSDP replaces it."""

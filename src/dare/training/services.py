@@ -1,0 +1,124 @@
+"""What some estimators ask of the policy: a prefix's entropy (EDCO), a judgement (LLM-judge)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dare.config import CurriculumConfig
+from dare.curriculum import Services
+from dare.curriculum.arrays import Array
+from dare.curriculum.estimators.base import Measured
+from dare.curriculum.estimators.judge import INSTRUCTION, Replies
+from dare.curriculum.teacher_head import TeacherHead
+from dare.policy.batching import IntArray
+from dare.policy.entropy import mean_entropy
+from dare.policy.generate import GenerationRequest
+from dare.policy.score import Sampling
+from dare.training.collect import Collector
+from dare.training.prompts import PromptStore
+
+_LOG = logging.getLogger(__name__)
+
+PREFIX_TOKENS, PREFIX_TEMPERATURE = 64, 0.6
+JUDGE_TOKENS, JUDGE_TEMPERATURE = 32, 0.3
+
+
+class PolicyServices:
+    """Generates for estimators; each process does its share, all get the same answer (METHOD 9)."""
+
+    def __init__(
+        self,
+        store: PromptStore,
+        collector: Collector,
+        model: Callable[[], Any],
+        step: Callable[[], int],
+        tokenizer: Any,
+    ) -> None:
+        self._store, self._collector, self._model = store, collector, model
+        self._step, self._tokenizer, self._pad = step, tokenizer, tokenizer.pad_token_id
+
+    def complete(
+        self, given: Services, settings: CurriculumConfig, embeddings: Array | None
+    ) -> Services:
+        """The services that were not given, from the policy itself."""
+        teacher = given.teacher
+        if settings.estimator.name == "teacher" and teacher is None and embeddings is not None:
+            _LOG.warning(
+                "no teacher was given: prompts are compared by the similarity of their embeddings; "
+                "train one with TeacherHead.fit and pass Services(teacher=...)"
+            )
+            teacher = TeacherHead.init(np.shape(embeddings)[1])
+
+        def solutions(rows: Array) -> Measured:
+            return self._collector.read_solutions(rows, settings.max_tokens)
+
+        own = solutions if self._store.has_solutions else None
+        return replace(
+            given,
+            embeddings=embeddings,
+            teacher=teacher,
+            decode=given.decode or self.decode,
+            solutions=given.solutions or own,
+            entropy=given.entropy or self.entropy,
+            ask=given.ask or self.ask,
+        )
+
+    def decode(self, tokens: Any) -> str:
+        """The text of a response."""
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+    def entropy(self, rows: Array) -> Measured:
+        """Mean token entropy of one prefix of at most 64 tokens a prompt, sampled at T = 0.6."""
+        mine, prompts = self._share(rows, self._store.tokens)
+        written = self._generate(prompts, mine, PREFIX_TOKENS, PREFIX_TEMPERATURE, "entropy")
+        values = mean_entropy(self._model(), prompts, written, PREFIX_TEMPERATURE, pad_id=self._pad)
+        sizes = np.array([len(tokens) for tokens in written], dtype=float)
+        shared = self._collector.exchange(mine, np.column_stack([values, sizes]), len(rows))
+        return Measured(shared[:, 0], int(shared[:, 1].sum()))
+
+    def ask(self, rows: Array) -> Replies:
+        """The policy's replies to the judge's question, at most 32 tokens each at T = 0.3."""
+        mine, prompts = self._share(rows, self._question)
+        written = self._generate(prompts, mine, JUDGE_TOKENS, JUDGE_TEMPERATURE, "judge")
+        texts = self._tokenizer.batch_decode(written, skip_special_tokens=True)
+        pairs = self._collector.gather(
+            [
+                (int(place), text, len(tokens))
+                for place, text, tokens in zip(mine, texts, written, strict=True)
+            ]
+        )
+        pairs.sort(key=lambda pair: pair[0])
+        return Replies([text for _, text, _ in pairs], sum(size for _, _, size in pairs))
+
+    def _question(self, row: int) -> IntArray:
+        turns = self._store.messages(row, 0, [])
+        turns[-1]["content"] = f"{INSTRUCTION}\n\n{turns[-1]['content']}"
+        return self._store.encode(turns)
+
+    def _share(
+        self, rows: Array, tokens: Callable[[int], IntArray]
+    ) -> tuple[Array, list[IntArray]]:
+        mine = self._collector.share(len(rows))
+        return mine, [tokens(int(rows[place])) for place in mine]
+
+    def _generate(
+        self, prompts: list[IntArray], noise: Array, most: int, temperature: float, purpose: str
+    ) -> list[IntArray]:
+        if not prompts:
+            return []
+        room = np.array([self._collector.room(prompt) for prompt in prompts], dtype=np.int64)
+        request = GenerationRequest(
+            prompts=prompts,
+            prompt_R=np.arange(len(prompts)),
+            max_tokens_R=np.maximum(1, np.minimum(room, most)),
+            noise_R=noise,
+            seed=self._collector.seed,
+            step=self._step(),
+            purpose=purpose,
+        )
+        return self._collector.generator.generate(request, Sampling(temperature, 1.0)).tokens

@@ -1,0 +1,85 @@
+"""Every preset is the same trainer: it trains, resumes bit for bit and counts what it generates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tiny
+from dare.config import preset_names
+from dare.policy.entropy import mean_entropy
+from dare.policy.score import Sampling, score
+
+SMALL: dict[str, Any] = {
+    "current-fr": {"estimator.max_probes": 2},
+    "dots": {"estimator.references": 4, "medium.group_size": 4},
+    "edco": {"estimator.candidates": 6},
+    "llm-judge": {"estimator.candidates": 6},
+}
+TIMING = ("seconds", "time", "memory_mb")
+
+
+def made(folder: Path, preset: str, **changes: Any) -> Any:
+    curriculum = dict(SMALL.get(preset, {}))
+    if preset not in ("dare", "paper"):
+        curriculum["cold_start.references"] = 0
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, **changes}
+    return tiny.trainer(folder, preset=preset, curriculum=curriculum, **settings)
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_a_resumed_run_is_the_uninterrupted_one(preset: str, tmp_path: Path) -> None:
+    whole = made(tmp_path / "whole", preset)
+    whole.train()
+    half = made(tmp_path / "half", preset, max_steps=2)
+    half.train()
+    again = made(tmp_path / "half", preset)
+    again.train(resume_from_checkpoint=True)
+    for name in ("selections.jsonl", "metrics.jsonl"):
+        first, second = (tiny.lines(tmp_path / run / name) for run in ("whole", "half"))
+        assert len(first) == len(second) == 4
+        for one, other in zip(first, second, strict=True):
+            assert tiny.without(one, TIMING) == tiny.without(other, TIMING)
+    for one, other in zip(whole.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("preset", ["edco", "llm-judge"])
+def test_what_an_estimator_generates_counts(preset: str, tmp_path: Path) -> None:
+    trainer = made(tmp_path, preset, max_steps=2)
+    trainer.train()
+    lines = tiny.lines(tmp_path / "metrics.jsonl")
+    own = sum(line["tokens"]["generated"] for line in lines)
+    extra = sum(line["tokens"]["refreshed"] for line in lines)
+    assert extra > 0
+    assert trainer.generated_tokens > own + extra  # and what the first draw was based on
+
+
+def test_the_judge_gets_its_question_and_the_policy_writes_the_reply(tmp_path: Path) -> None:
+    trainer = made(tmp_path, "llm-judge", max_steps=1)
+    trainer._start(None)
+    rows = np.arange(4)
+    replies = trainer.curriculum.services.ask(rows)
+    assert len(replies.texts) == 4
+    assert 0 < replies.tokens <= 4 * 32
+    again = trainer.curriculum.services.ask(rows)
+    assert replies == again  # keyed by (seed, step, purpose)
+
+
+def test_entropy_against_the_plain_formula() -> None:
+    model = tiny.policy()
+    prompts = [tiny.encode("1+2="), tiny.encode("12+3=")]
+    responses = [np.array([5, 6, 7]), np.array([8, 9, 10, 11, 1])]
+    found = mean_entropy(model, prompts, responses, 0.6, pad_id=tiny.PAD)
+    for prompt, response, value in zip(prompts, responses, found, strict=True):
+        ids = torch.tensor([[*prompt, *response]])
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
+        chance = (logits.double() / 0.6).softmax(-1)
+        plain = float(-(chance * chance.log()).sum(-1).mean())
+        assert value == pytest.approx(plain, abs=1e-5)
+    assert score(model, prompts, responses, Sampling(1.0, 1.0), pad_id=tiny.PAD).total.shape == (2,)
