@@ -10,7 +10,7 @@ from importlib import resources
 KEEPER = ("calls", "paths", "usage", "sweep", "keeper")
 ZYGOTE = (
     *("calls", "paths", "syscalls", "seccomp", "rlimits", "usage", "sweep", "landlock", "program"),
-    *("begin", "supervise", "namespaces", "confined", "preload", "zygote"),
+    *("begin", "supervise", "namespaces", "places", "locks", "confined", "preload", "zygote"),
 )
 
 _LOADER = """

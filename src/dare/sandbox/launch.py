@@ -25,6 +25,8 @@ ENVIRONMENT = {
     "USER": "sandbox",
     "LANG": "C.UTF-8",
     "PYTHONHASHSEED": "0",
+    # Contest answers of more than 4300 digits are honest; that limit is against web requests.
+    "PYTHONINTMAXSTRDIGITS": "0",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",

@@ -32,7 +32,11 @@ attempt("reads a file of the judge", lambda: open(secret).read())
 attempt("reads the judge's environment", lambda: open(f"/proc/{judge}/environ", "rb").read())
 attempt("lists the judge's folder", lambda: os.listdir(folder))
 attempt("writes beside the judge's files", lambda: open(folder + "/new", "w"))
-attempt("changes the judge's file", lambda: os.chmod(secret, 0o777))
+def opened():  # a call that does nothing may say that it succeeded
+    os.chmod(secret, 0o777)
+    return 0 if os.stat(secret).st_mode & 0o777 == 0o777 else -1
+
+attempt("changes the judge's file", opened)
 attempt("truncates the judge's file", lambda: os.truncate(secret, 0))
 attempt("writes to /", lambda: open("/new", "w"))
 attempt("writes to /dev", lambda: open("/dev/new", "w"))

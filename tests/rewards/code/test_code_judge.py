@@ -124,15 +124,63 @@ class TestVerdicts:
         assert judge("def f(a, b):\n    return gcd(a, b)", [test], kind="assert").passed is True
 
 
-BAD_TESTS: list[tuple[str, Any]] = [
+NO_TESTS: list[tuple[str, Any]] = [
     ("stdin", []),
     ("stdin", None),
     ("stdin", "input"),
+    ("stdin", {"input": "1", "output": "2"}),
     ("stdin", [{"input": "1"}]),
-    ("stdin", [{"input": "1", "output": None}]),
-    ("stdin", [{"input": {"a": 1}, "output": "1"}]),
     ("stdin", ["1"]),
     ("function", [{"fn": "f", "args": [1]}]),
+    ("function", [{"args": [1], "output": 2}]),
+    ("assert", [{"entry_point": "f"}]),
+]
+
+
+@pytest.mark.parametrize(("kind", "tests"), NO_TESTS)
+def test_what_is_no_test_is_refused_before_anything_runs(kind: str, tests: Any) -> None:
+    with pytest.raises(InvalidInput, match="tests"):
+        judge(DOUBLE, tests, kind=kind)
+    with pytest.raises(InvalidInput, match=r"items\[0\].tests"):
+        judge_batch([{"program": DOUBLE, "tests": tests, "kind": kind}])
+
+
+@pytest.mark.parametrize(
+    ("items", "rest"),
+    [
+        ("program", {}),
+        (["program"], {}),
+        ([{"program": DOUBLE}], {}),
+        ([{"program": 5, "tests": SUM}], {}),
+        ([{"program": DOUBLE, "tests": SUM, "time_limit": 1}], {}),
+        ([DOUBLE, DOUBLE], {"tests": [SUM]}),
+        ([DOUBLE, DOUBLE], {"tests": [SUM, SUM], "kind": ["stdin"]}),
+        ([DOUBLE], {"tests": []}),
+    ],
+)
+def test_what_is_no_batch_is_refused(items: Any, rest: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        judge_batch(items, **rest)
+
+
+@pytest.mark.usefixtures("room")
+def test_a_batch_may_be_given_in_three_ways() -> None:
+    tests = [{"fn": "f", "args": [3], "output": 6}]
+    items = [{"program": text, "tests": tests, "kind": "function"} for text in (DOUBLE, "f = 1")]
+    programs = [DOUBLE, "f = 1"]
+    expected = [True, False]
+    for found in (
+        judge_batch(items),
+        judge_batch(programs, [tests, tests], kind="function"),
+        judge_batch(programs, tests, kind=["function", "function"]),
+    ):
+        assert [verdict.passed for verdict in found] == expected
+    assert judge_batch([]) == judge_batch([], []) == []
+
+
+BAD_TESTS: list[tuple[str, Any]] = [
+    ("stdin", [{"input": "1", "output": None}]),
+    ("stdin", [{"input": {"a": 1}, "output": "1"}]),
     ("function", [{"fn": None, "args": [1], "output": 2}]),
     ("function", [{"fn": "f", "args": 1, "output": 2}]),
     ("function", [{"fn": "f", "args": [object()], "output": 2}]),
@@ -142,7 +190,7 @@ BAD_TESTS: list[tuple[str, Any]] = [
     ("assert", [{"code": "import no_such_module\nassert f(1) == 2", "entry_point": "f"}]),
     ("assert", [{"code": "assert True", "entry_point": "f"}]),
     ("assert", [{"code": "def check(candidate):\n    pass", "entry_point": "f"}]),
-    ("assert", [{"code": "assert f(lambda: 1) == 2", "entry_point": "f"}]),
+    ("assert", [{"code": "x = 1\nassert f(lambda: x) == 2", "entry_point": "f"}]),
     ("assert", [{"code": "f(1)\nimport os\nos._exit(0)", "entry_point": "f"}]),
     ("assert", [{"code": "f(1)\nwhile True: pass", "entry_point": "f"}]),
 ]

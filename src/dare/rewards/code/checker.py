@@ -7,13 +7,17 @@ program has nothing to patch.
 
 from __future__ import annotations
 
+import ast
 import builtins
+import dis
 import importlib
 import json
+import marshal
 import os
 import random
 import symtable
 import sys
+import types
 
 from dare.rewards.code.wire import Channel, dump, load
 
@@ -21,6 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
+_RAISES = ("raises", "assertRaises", "assertRaisesRegex")
 # Raised inside map(), next() or a generator, these would end a loop over assertions early.
 _ENDINGS = {"StopIteration", "StopAsyncIteration", "GeneratorExit"}
 
@@ -46,6 +51,10 @@ class Remote:
     def __setattr__(self, name: str, value: Any) -> None:
         self._ask("set", self._target, name, value)
 
+    def __instancecheck__(self, value: Any) -> bool:
+        """Whether it is of that class of the program's; plain data never is."""
+        return isinstance(value, Remote) and self._ask("is", self._target, value) is True
+
     def _refuse(self, *_: Any) -> NoReturn:
         raise TypeError("the program returned an object that is not plain data")
 
@@ -60,6 +69,7 @@ class Ask:
         self._channel = channel
         self.calls = 0
         self.raised: BaseException | None = None
+        self.kinds: dict[str, type[Exception]] = {}  # stand-ins for exceptions of the program's own
         self.stuck = False
 
     def __call__(self, *request: Any) -> Any:
@@ -70,29 +80,67 @@ class Ask:
         body = load(reply[1:], lambda target: Remote(self, target))
         if reply[:1] == b"=":
             return body
+        if reply[:1] == b"~":
+            return _changed_in_place(request[2], body)
         if reply[:1] != b"!":
             raise TypeError(body)
-        self.raised = error = _exception(*body)
+        self.raised = error = _exception(self.kinds, *body)
         raise error
 
     def _name(self, value: Any) -> Any:
         if isinstance(value, Remote):
             return {"o": value._target}
+        name = getattr(value, "__name__", "")
+        if getattr(builtins, name, None) is value:
+            return {"o": [None, "", [name]]}
+        if isinstance(value, types.FunctionType) and not (value.__closure__ or value.__defaults__):
+            names = _globals_of(value.__code__) - set(dir(builtins))
+            if names <= sys.stdlib_module_names:  # it stands alone, so it can go as it is
+                return {"o": [None, marshal.dumps(value.__code__).hex(), sorted(names)]}
         self.stuck = True
         raise TypeError(f"the test passes a {type(value).__name__}, which is not plain data")
 
 
-def _exception(names: list[str], said: str) -> BaseException:
-    """The nearest builtin exception."""
+def _globals_of(code: types.CodeType) -> set[str]:
+    """The global names that a function and those inside it use."""
+    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    own = {word.argval for word in dis.get_instructions(code) if "_GLOBAL" in word.opname}
+    return own.union(*map(_globals_of, inner))
+
+
+def _changed_in_place(args: tuple[Any, ...], now: Any) -> None:
+    """Give the arguments of a call that returned None the contents that they have there."""
+    for mine, theirs in zip(args, now, strict=True):
+        if type(mine) in (list, bytearray) and isinstance(theirs, (list, bytes)):
+            mine[:] = theirs
+        elif type(mine) in (dict, set) and type(theirs) is type(mine):
+            mine.clear()
+            mine.update(theirs)
+
+
+def _exception(kinds: dict[str, type[Exception]], names: list[str], said: str) -> BaseException:
+    """The nearest builtin exception, which is also what the test code knows by the other names."""
+    own = [kinds[name] for name in names if name in kinds]
     for name in names:
         kind = getattr(builtins, str(name), None)
         if name in _ENDINGS or not (isinstance(kind, type) and issubclass(kind, Exception)):
             continue
         try:
-            return kind(said)
+            return (type(names[0], (*own, kind), {}) if own else kind)(said)
         except TypeError:
             continue
     return RuntimeError(f"{names[0]}: {said}")
+
+
+def caught(code: str) -> set[str]:
+    """The names that the test code takes for exceptions."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ExceptHandler) and node.type is not None:
+            found |= {name.id for name in ast.walk(node.type) if isinstance(name, ast.Name)}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_RAISES):
+            found |= {arg.id for arg in node.args[:1] if isinstance(arg, ast.Name)}
+    return found
 
 
 def names_of(code: str) -> tuple[set[str], set[str]]:
@@ -109,7 +157,9 @@ def names_of(code: str) -> tuple[set[str], set[str]]:
     return used, own
 
 
-def prepare(ask: Ask, free: set[str], entry: str | None, helpers: str) -> dict[str, Any]:
+def prepare(
+    ask: Ask, free: set[str], entry: str | None, helpers: str, errors: set[str]
+) -> dict[str, Any]:
     """What the test code will see for the names that it uses but does not define.
 
     Modules of the standard library and builtins are the real ones, whatever the program calls its
@@ -122,6 +172,10 @@ def prepare(ask: Ask, free: set[str], entry: str | None, helpers: str) -> dict[s
     theirs = free - known - modules or (set() if entry else modules or known)
     space.update({name: importlib.import_module(name) for name in modules - theirs})
     space.update({name: Remote(ask, [name]) for name in theirs})
+    ask.kinds = {name: type(name, (Exception,), {}) for name in theirs & errors}
+    space.update(ask.kinds)
+    if entry and "candidate" in theirs:  # what HumanEval calls it
+        space["candidate"] = Remote(ask, [entry])
     if helpers:
         trusted: dict[str, Any] = {"__name__": "helpers"}
         exec(compile(helpers, "<helpers>", "exec"), trusted)
@@ -134,7 +188,7 @@ def prepare(ask: Ask, free: set[str], entry: str | None, helpers: str) -> dict[s
 def run(ask: Ask, code: str, entry: str | None, helpers: str) -> None:
     """Run the test code; it raises where the program fails it."""
     used, own = names_of(code)
-    space = prepare(ask, used - own, entry, helpers)
+    space = prepare(ask, used - own, entry, helpers, caught(code))
     exec(compile(code, "<tests>", "exec"), space)
     if entry and "check" in own - used:  # it is there to be called, and the code does not call it
         space["check"](Remote(ask, [entry]))

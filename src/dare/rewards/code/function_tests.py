@@ -20,7 +20,8 @@ from dare.sandbox.base import Ended, Job, Sandbox
 def try_function(sandbox: Sandbox, program: str, test: Mapping[str, Any], rules: Rules) -> Trial:
     """Call `fn` with `args` in a fresh process; what it returns must be `output`.
 
-    `fn` is a name, `Class().method` or `Class.method`; `args` is a list, or a dict of keywords.
+    `fn` is a name, `Class().method` or `Class.method`; `args` is a list, or a dict of keywords,
+    which may also come beside a list as `kwargs`.
     A bare name that only a class `Solution` has is taken from there. A fresh process for every
     test keeps state from leaking between tests and makes the time limit one of this test alone.
     """
@@ -63,6 +64,7 @@ def _request(test: Mapping[str, Any]) -> bytes:
     if "output" not in test:
         raise BadTest("a function test needs the output")
     places, keywords = ([], args) if isinstance(args, dict) else (list(args), {})
+    keywords = {**keywords, **(test.get("kwargs") or {})}
     try:
         return dump(["call", [name], places, keywords]).encode()
     except Unsupported as error:

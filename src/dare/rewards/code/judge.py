@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from dare.errors import InvalidInput, require, suggest
+from dare.errors import InvalidInput, require
 from dare.rewards.code.assert_tests import try_assert
 from dare.rewards.code.function_tests import try_function
+from dare.rewards.code.inputs import as_items, check_tests
 from dare.rewards.code.rules import Rules
 from dare.rewards.code.session import NotStarted
 from dare.rewards.code.stdin_tests import try_stdin
@@ -49,9 +50,10 @@ def judge(
     {"code", "entry_point"} for assert. Time limits are CPU time, so that a busy machine changes no
     verdict: `time_limit_s` for one test (for one call of test code, three times that for all of
     its calls), `total_limit_s` for all tests. A program that only waits has somewhat longer. It
-    stops at the first test that is not passed, unless `stop_early` is off.
+    stops at the first test that is not passed, unless `stop_early` is off. Raises InvalidInput for
+    tests that are none or lack a key; a test that cannot be used is found later, as a judge_error.
     """
-    require(kind in _KINDS, "kind", kind, suggest(str(kind), _KINDS))
+    check_tests(tests, kind)
     require(program is None or isinstance(program, str), "program", program, "must be a text")
     rules = Rules(time_limit_s, memory_mb)
     if program is None or not program.strip():
@@ -59,22 +61,29 @@ def judge(
     program = program.removeprefix("\ufeff")
     if not _is_text(program):
         return Verdict(Ruling.RUNTIME_ERROR, "the program is not text")
-    if not tests or isinstance(tests, (str, bytes, Mapping)):
-        return Verdict(Ruling.JUDGE_ERROR, f"tests must be a list of dicts, not {tests!r:.80}")
     room = open_sandbox(sandbox) if isinstance(sandbox, str) else sandbox
     budget_s = _TOTAL * time_limit_s if total_limit_s is None else total_limit_s
     return _run(functools.partial(_try, room, program, kind, rules), tests, stop_early, budget_s)
 
 
 def judge_batch(
-    items: Sequence[Mapping[str, Any]], *, workers: int | None = None, **options: Any
+    items: Sequence[Mapping[str, Any]] | Sequence[str | None],
+    tests: Sequence[Any] | None = None,
+    *,
+    workers: int | None = None,
+    **options: Any,
 ) -> list[Verdict]:
-    """Judge many programs at once, in order; each item has `program`, `tests` and own options."""
-    for item in items:
-        if not (isinstance(item, Mapping) and {"program", "tests"} <= item.keys()):
-            raise InvalidInput("items", item, "each must be a dict with program and tests")
+    """Judge many programs at once; the verdicts come in the order of the programs.
+
+    Either `judge_batch([{"program": ..., "tests": [...], "kind": "stdin"}, ...])`, where each dict
+    may have options of its own, or `judge_batch(programs, tests)`, with a list of tests for each
+    program or one list of dicts for all. `options` are those of `judge`; `kind` may be a list.
+    """
+    calls = as_items(items, tests, options)
+    if not calls:
+        return []
     with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
-        return list(pool.map(lambda item: judge(**{**options, **item}), items))
+        return list(pool.map(lambda call: judge(**call), calls))
 
 
 def _run(
@@ -106,8 +115,6 @@ def _try(room: Sandbox, program: str, kind: str, rules: Rules, test: Test) -> Tr
     outcome = Trial(Ruling.JUDGE_ERROR)
     for pause_s in _PAUSES_S:
         try:
-            if not isinstance(test, Mapping):
-                raise BadTest(f"a test must be a dict, not {test!r:.80}")
             outcome = _KINDS[kind](room, program, test, rules)
         except BadTest as error:
             return Trial(Ruling.JUDGE_ERROR, f"bad test: {error}")

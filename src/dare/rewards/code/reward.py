@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from dare.errors import InvalidInput
 from dare.rewards.code.extract import extract_program
+from dare.rewards.code.inputs import check_tests
 from dare.rewards.code.judge import judge_batch
 from dare.rewards.code.verdict import Verdict
 
+_LOG = logging.getLogger(__name__)
 RewardFunction = Callable[..., list[float | None]]
 
 
@@ -35,12 +38,14 @@ def make_code_reward(
             {"program": extract_program(_text(completion), bare=bare), **_row(given, named)}
             for completion, given, named in zip(completions, tests, kinds, strict=True)
         ]
-        early = {"stop_early": not partial_credit}
-        verdicts = judge_batch(items, workers=workers, **early, **options)
-        return [
-            _value(verdict, len(item["tests"]), partial_credit)
-            for verdict, item in zip(verdicts, items, strict=True)
-        ]
+        settings = {"stop_early": not partial_credit, **options}
+        usable = [place for place, item in enumerate(items) if _usable(item)]
+        chosen = [items[place] for place in usable]
+        verdicts = judge_batch(chosen, None, workers=workers, **settings)
+        rewards: list[float | None] = [None] * len(items)
+        for place, verdict in zip(usable, verdicts, strict=True):
+            rewards[place] = _value(verdict, len(items[place]["tests"]), partial_credit)
+        return rewards
 
     code_reward.__doc__ = "1.0 where the program passes its tests, None where it cannot be judged."
     return code_reward
@@ -65,11 +70,21 @@ def _row(given: Any, kind: Any) -> dict[str, Any]:
     try:
         tests = json.loads(given) if isinstance(given, str) else list(given)
     except (ValueError, TypeError):
-        return {"tests": []}  # the judge calls that a bad test, so the row is unscored
+        return {"tests": [], "kind": "stdin"}  # no tests, so the row is unscored
     if kind is None and tests and isinstance(tests[0], dict):
         first = {name for name, value in tests[0].items() if value is not None}
         kind = "function" if "fn" in first else "assert" if "code" in first else "stdin"
     return {"tests": tests, "kind": kind or "stdin"}
+
+
+def _usable(item: dict[str, Any]) -> bool:
+    """Whether there are tests to judge by; a row without any says nothing of its program."""
+    try:
+        check_tests(item["tests"], item.get("kind"))
+    except InvalidInput as error:
+        _LOG.warning("a row is left unscored: %s", error)
+        return False
+    return True
 
 
 def _value(verdict: Verdict, count: int, partial_credit: bool) -> float | None:

@@ -12,7 +12,7 @@ from dare.rewards.code.trial import BadTest, died, trial
 from dare.rewards.code.verdict import Ruling, Trial
 from dare.sandbox.base import Ended, Job, Sandbox
 
-# Contest answers of more than 4300 digits are honest; Python's limit is against web requests.
+# Contest answers of more than 4300 digits are honest. The sandboxes here have no such limit.
 _LONG_INTEGERS = "__import__('sys').set_int_max_str_digits(0)"
 
 
@@ -21,9 +21,8 @@ def try_stdin(sandbox: Sandbox, program: str, test: Mapping[str, Any], rules: Ru
     stdin, expected = _text(test.get("input", ""), "input"), _text(test.get("output"), "output")
     room = rules.limits()
     enough = max(room.output_bytes, 2 * len(expected))
-    ended = sandbox.run(
-        Job(_unbound(program), stdin, dataclasses.replace(room, output_bytes=enough))
-    )
+    source = program if getattr(sandbox, "channels", True) else _unbound(program)
+    ended = sandbox.run(Job(source, stdin, dataclasses.replace(room, output_bytes=enough)))
     if ended.ended is not Ended.EXITED or ended.code != 0:
         return died(ended)
     wrong = difference(ended.stdout, expected)

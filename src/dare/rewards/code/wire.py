@@ -8,6 +8,7 @@ Only exact types are written. An int or str of a program's own making could equa
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import os
 
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
 
 _WORD = 1 << 63
 _ATOMS = {str, float, bool, type(None)}
-_DICTS = {dict, collections.Counter, collections.OrderedDict, collections.defaultdict}
+_DICTS: dict[type, str] = {
+    dict: "d",
+    collections.defaultdict: "d",
+    collections.Counter: "ct",
+    collections.OrderedDict: "od",
+}
 _MANY: dict[type, str] = {
     tuple: "t",
     set: "s",
@@ -70,7 +76,8 @@ def _pack(value: Any, other: Callable[[Any], Any]) -> Any:
     if kind is list:
         return _pack_items(value, other)
     if kind in _DICTS:
-        return {"d": [_pack_items(list(value), other), _pack_items(list(value.values()), other)]}
+        body = [_pack_items(list(value), other), _pack_items(list(value.values()), other)]
+        return {_DICTS[kind]: body}
     if kind in _MANY:
         items = []
         for item in value:
@@ -85,6 +92,9 @@ def _pack(value: Any, other: Callable[[Any], Any]) -> Any:
         return {"b": value.hex()}
     if kind is complex:
         return {"c": [value.real, value.imag]}
+    if kind.__base__ is tuple and type(getattr(kind, "_fields", None)) is tuple:
+        # A named tuple: its names, and the items as the tuple that it is has them.
+        return {"nt": [list(kind._fields), _pack_items(list(tuple.__iter__(value)), other)]}
     if kind.__module__ == "numpy" and getattr(value, "shape", None) == ():
         return _pack(value.item(), other)  # a NumPy number
     if kind is type and value in _TYPES.values():
@@ -106,9 +116,18 @@ def _short(value: range) -> range:
     return value
 
 
+@functools.lru_cache(64)
+def _named(names: tuple[str, ...]) -> Callable[..., Any]:
+    """The class of such named tuples."""
+    return collections.namedtuple("Named", names)
+
+
 _BUILD: dict[str, Callable[[Any], Any]] = {
     "i": lambda body: int(body, 16),
     "d": lambda body: dict(zip(*body, strict=True)),
+    "ct": lambda body: collections.Counter(dict(zip(*body, strict=True))),
+    "od": lambda body: collections.OrderedDict(zip(*body, strict=True)),
+    "nt": lambda body: _named(tuple(body[0]))(*body[1]),
     "t": tuple,
     "s": set,
     "fs": frozenset,
@@ -136,7 +155,8 @@ class Pairs(list):  # type: ignore[type-arg]
 _INERT = _BUILD | {
     "s": Bag,
     "fs": Bag,
-    "d": lambda body: Pairs(zip(*body, strict=True)),
+    **dict.fromkeys(("d", "ct", "od"), lambda body: Pairs(zip(*body, strict=True))),
+    "nt": lambda body: tuple(body[1]),
     "dk": list,
     "dv": list,
     "di": list,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from dare.rewards.math.decide import Decide
+from dare.rewards.math.intervals import joined
 from dare.rewards.math.kleene import Verdict, every, paired, some
 from dare.rewards.math.relations import (
     as_interval,
@@ -18,7 +19,7 @@ from dare.rewards.math.relations import (
     value_of,
 )
 from dare.rewards.math.shape import Shape, shape
-from dare.rewards.math.units import split_unit
+from dare.rewards.math.units import clash, split_unit
 from dare.rewards.math.words import EMPTY, choice_of, number_of, words_of
 
 _REALS = re.compile(r"(?:\\text\{ ?)?(?:all )?real(?:s| numbers) ?\}?|\\mathbb ?\{R\}|R", re.I)
@@ -41,6 +42,10 @@ def compare(gold: Shape, answer: Shape, decide: Decide) -> Verdict:
     if gold.kind == "relation" or answer.kind == "relation":
         return _with_relation(gold, answer, decide)
     gold, answer = _known_set(gold), _known_set(answer)
+    if "union" in (gold.kind, answer.kind):
+        pieces = joined(gold), joined(answer)
+        if pieces[0] is not None and pieces[1] is not None:
+            return pieces[0] == pieces[1]
     if _unordered(gold) or _unordered(answer):
         return _collections(gold, answer, decide)
     if gold.kind == "seq" and answer.kind == "seq":
@@ -156,11 +161,10 @@ def _column_as_tuple(gold: Shape, answer: Shape, decide: Decide) -> Verdict:
 
 def _ratios(gold: Shape, answer: Shape, decide: Decide) -> Verdict:
     first, second = split_unit(gold.text), split_unit(answer.text)
-    if first[1] and second[1] and first[1] != second[1]:
+    if clash(first[1], second[1]):
         return False
     if _CLOCK.match(gold.key) or _CLOCK.match(answer.key):
-        times = [re.sub(r"[^\d:]", "", text).lstrip("0") for text in (gold.key, answer.key)]
-        return gold.kind == answer.kind and times[0] == times[1]
+        return first[0].strip().lstrip("0") == second[0].strip().lstrip("0")
     if gold.kind == answer.kind:
         if len(gold.items) != len(answer.items):
             return False
@@ -193,7 +197,7 @@ def _leaves(gold: str, answer: str, decide: Decide) -> Verdict:
         gold, answer = (number, answer) if gold_words is not None else (gold, number)
     gold_text, gold_unit, gold_scale = split_unit(gold)
     answer_text, answer_unit, answer_scale = split_unit(answer)
-    if gold_unit and answer_unit and gold_unit != answer_unit:
+    if clash(gold_unit, answer_unit):
         return False
     ratios = shape(gold_text), shape(answer_text)
     if ratios[0].kind == ratios[1].kind == "ratio":  # a time, once its a.m. is off

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 from dare.rewards.math.exact import Irrational, evaluate
@@ -10,7 +11,7 @@ from dare.rewards.math.kleene import Verdict
 from dare.rewards.math.literal import TooBig
 
 Sides = tuple[str, str, str]
-_INFINITE: dict[Tree, int] = {("const", "inf"): 1, ("neg", ("const", "inf")): -1}
+INFINITE: dict[Tree, int] = {("const", "inf"): 1, ("neg", ("const", "inf")): -1}
 _LARGEST_POWER = 10**5
 NEAR = Fraction(1, 50)  # how far the two sides of an approximation may lie apart, relatively
 
@@ -54,7 +55,7 @@ class Decide:
 
     def bare(self, gold: Tree, answer: Tree) -> Verdict:
         """Equality of two trees that carry no mark."""
-        infinite = _INFINITE.get(gold), _INFINITE.get(answer)
+        infinite = INFINITE.get(gold), INFINITE.get(answer)
         values = value_of(gold), value_of(answer)
         if infinite != (None, None):
             known = all(
@@ -125,12 +126,19 @@ def _huge(tree: Tree) -> bool:
 
 
 def _huge_powers(gold: Tree, answer: Tree) -> Verdict:
-    """Powers of the same integer differ when their exponents do."""
-    if gold[0] == answer[0] == "pow" and gold[1] == answer[1] and gold[1][0] == "num":
-        exponents = gold[2], answer[2]
-        if gold[1][1] > 1 and all(exponent[0] == "num" for exponent in exponents):
-            return bool(exponents[0] == exponents[1])
-    return None
+    """2^{100000} is 4^{50000}: what counts are the powers once their exponents share no factor."""
+    if gold[0] != "pow" or answer[0] != "pow":
+        return None
+    parts = [*gold[1:], *answer[1:]]
+    if any(part[0] != "num" or part[1].denominator != 1 or part[1] < 2 for part in parts):
+        return None
+    first, m, second, n = (part[1].numerator for part in parts)
+    if first == second:
+        return bool(m == n)
+    shared = math.gcd(m, n)
+    if max(m, n) // shared > 50 or max(first, second) > 10**50:
+        return None
+    return bool(first ** (m // shared) == second ** (n // shared))
 
 
 def unmark(tree: Tree) -> tuple[str, Tree]:

@@ -10,9 +10,11 @@ from typing import Any
 from dare.rewards.math.expression import Tree
 from dare.rewards.math.literal import TooBig
 
-MOST_BITS = 400_000
+MOST_BITS = 400_000  # of a value; numbers written out may be that long
+_POWER_BITS = 60_000  # of a power: two hundred of them fit into an answer, each must be cheap
+_GCD_COST = 10**9  # the product of two lengths in bits: about 3 ms
 _MOST_FACTORIAL = 3_000
-_MOST_BINOMIAL = 20_000
+_MOST_BINOMIAL = 5_000
 
 
 class Irrational(ValueError):
@@ -31,7 +33,7 @@ def evaluate(tree: Tree) -> Fraction:
     if kind == "neg":
         return -evaluate(tree[1])
     if kind in _BINARY:
-        return _bounded(_BINARY[kind](evaluate(tree[1]), evaluate(tree[2])))
+        return _bounded(_BINARY[kind](*_affordable(evaluate(tree[1]), evaluate(tree[2]))))
     if kind == "fn" and tree[1] in _FUNCTIONS:
         return _bounded(_FUNCTIONS[tree[1]](*(evaluate(part) for part in tree[2:])))
     raise Irrational(kind)
@@ -53,9 +55,21 @@ def _bounded(value: Fraction) -> Fraction:
     return value
 
 
+def _affordable(first: Fraction, second: Fraction) -> tuple[Fraction, Fraction]:
+    """Both, if bringing them to lowest terms together is cheap; nothing here can be killed."""
+    sizes = [
+        (part.numerator.bit_length(), part.denominator.bit_length()) for part in (first, second)
+    ]
+    if max(sizes[0]) * sizes[1][1] > _GCD_COST or sizes[0][1] * max(sizes[1]) > _GCD_COST:
+        raise TooBig("common denominator")
+    return first, second
+
+
 def _divide(top: Fraction, low: Fraction) -> Fraction:
     if low == 0:
         raise Irrational("division by zero")
+    if top.numerator.bit_length() * low.numerator.bit_length() > _GCD_COST:
+        raise TooBig("quotient")
     return top / low
 
 
@@ -66,7 +80,7 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
     if base == 0 and exponent <= 0:
         raise Irrational("0 to such a power")
     bits = max(base.numerator.bit_length(), base.denominator.bit_length())
-    if base not in (0, 1, -1) and abs(exponent) * bits > MOST_BITS:
+    if base not in (0, 1, -1) and abs(exponent) * bits > _POWER_BITS:
         raise TooBig("power")
     if base in (1, -1):
         return base if exponent % 2 else Fraction(1)
@@ -82,18 +96,19 @@ def _root(base: Fraction, index: int) -> Fraction:
 
 
 def _integer_root(value: int, index: int) -> int:
-    if value.bit_length() > 20_000:
+    if value.bit_length() > 6_000:
         raise TooBig("root")
-    low, high = 0, 1 << (value.bit_length() // index + 1)
-    while low < high:
-        middle = (low + high) // 2
-        if middle**index < value:
-            low = middle + 1
-        else:
-            high = middle
-    if low**index != value:
+    if value < 2:
+        return value
+    root = step = math.isqrt(value) if index == 2 else 1 << -(-value.bit_length() // index)
+    while index > 2:  # Newton's iteration from above: bisection would take thousands of steps
+        step = ((index - 1) * root + value // root ** (index - 1)) // index
+        if step >= root:
+            break
+        root = step
+    if root**index != value:
         raise Irrational("root")
-    return low
+    return root
 
 
 def _factorial(value: Fraction) -> Fraction:

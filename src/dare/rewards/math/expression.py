@@ -208,7 +208,10 @@ class _Reader:
         if self.text[self.at : self.at + 1].isdigit() and self.text[self.at - 1] == " ":
             # The sign √ came without braces: all digits that follow are meant.
             return ("pow", ("num", self.number()[0]), ("div", ("num", 1), index))
-        return ("pow", self.argument(), ("div", ("num", 1), index))
+        base = self.argument()
+        if index[0] == "num" and index[1] % 2 == 1 and base[0] == "neg":
+            return ("neg", ("pow", base[1], ("div", ("num", 1), index)))  # the real root
+        return ("pow", base, ("div", ("num", 1), index))
 
     def fenced(self, opening: str, closing: str) -> Tree:
         value = self.sum()

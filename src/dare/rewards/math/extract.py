@@ -7,6 +7,7 @@ import re
 from numbers import Number
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])")
+_CUT_OFF = re.compile(r"\\(?:bo?x?e?|fb?o?)\Z")  # the text ends inside the command of another box
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _MARK = re.compile(r"####+")
 
@@ -17,6 +18,8 @@ def boxed_answer(text: str) -> str | None:
     Unlike `dare.rewards.boxed.last_boxed` it counts braces as TeX does, where `\{` neither opens
     nor closes anything, and takes time in proportion to the box alone.
     """
+    if _CUT_OFF.search(text, max(0, len(text) - 8)):
+        return None
     boxes = list(_BOX.finditer(text, max(0, text.rfind("\\boxed"), text.rfind("\\fbox"))))
     if not boxes:
         return None

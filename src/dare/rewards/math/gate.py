@@ -7,11 +7,11 @@ import re
 LONGEST = 2_000  # characters of an answer that is not a single number
 DEEPEST = 25
 NUMBER = re.compile(r"[-+]?(?:[\d,\s]++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d{1,4})?")
-_BIG_POWER = re.compile(r"\^\s?\{?\s?-?\s?\(?(\d{6,})")
+_BIG_POWER = re.compile(r"\^\s?\{?\s?-?\s?\(?(\d{6,}+)")
 _TOWER = re.compile(  # three exponents inside one another, not side by side as in x^3+x^2+x^1
     r"\^\s?[{(]\s?[^{}()]{0,12}\^\s?[{(]\s?[^{}()]{0,12}\^|\^\s?\d{1,4}\s?\^\s?\d{1,4}\s?\^"
 )
-_BIG_FACTORIAL = re.compile(r"\d{5,}\s?\)?\s?!|!\s?\)?\s?!\s?\)?\s?!")
+_BIG_FACTORIAL = re.compile(r"(?<!\d)\d{5,}+\s?\)?\s?!|!\s?\)?\s?!\s?\)?\s?!")
 _UNDONE = re.compile(r"\\(?:sum|prod|i*int|oint|lim|bigcup|bigcap)(?![a-zA-Z])")
 _LOGS = re.compile(r"\\(?:log|ln|lg)(?![a-zA-Z])|\blog\b|\bln\b")
 

@@ -25,6 +25,16 @@ _LEAD = re.compile(
 )
 _PRICE = re.compile(r"\\\$\s*((?:\d|\.\d|,\d|,?\\!\s*|\{,\})+)(?=\s*(?:[,;.)}\]]|\Z))")
 _ANSWER = re.compile(r"^(?:the )?(?:final )?answer(?: is)?\s*:?\s*(?=\S)", re.I)
+_DRESS = re.compile(r"\\(?:text)?color\s*\{[^{}]*\}|(?<![A-Za-z])USD(?![A-Za-z])")
+_CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}")
+_BARE_FONT = re.compile(r"(\\(?:mathbf|mathrm|mathit|mathsf|bm))\s+([A-Za-z0-9])(?![A-Za-z0-9])")
+_ORDINAL = re.compile(
+    r"\^\s*\{?\s*\\text\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?|\^\s*\{\s*(?:st|nd|rd|th)\s*\}"
+    r"|(?<=\d)(?:st|nd|rd|th)(?![A-Za-z])"
+)
+_BASED = re.compile(r"\\text\{\s*([0-9A-Z]+)\s*\}(?=\s?_\s?[\d{])")  # digits of base 16
+_CLOCK = re.compile(r"(?<=:\d\d) ?([apAP])\.? ?[mM](?![A-Za-z])\.?")
+_QUOTIENT = re.compile(r"\\text\{([^{}]*)\} ?/ ?\\text\{\s*([^{}]*)\}")
 _EDGE = " \t.,;:"
 _FUNCTION = re.compile("(?:arc)?(?:sin|cos|tan)|cot|sec|csc|sinh|cosh|tanh|ln|log|lg|exp|gcd|lcm")
 
@@ -37,6 +47,9 @@ def clean(text: str) -> str:
         text = _from_unicode(text)
     text = _CONTROL.sub(" ", text.replace("\\\n", " "))
     text = text.replace("\\\\", "\x01")  # a line break of a matrix, out of the way
+    text = _DRESS.sub("", text.rstrip("\\ "))
+    text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
+    text = _BARE_FONT.sub(r"\1{\2}", text)
     text = re.sub(r"(?:(?<=,)\s*)?\\!\s*", "", text)
     text = _PRICE.sub(r"\1\\text{ dollars}", text)
     text = re.sub(r"\\[()\[\]]|\$\$", " ", text)
@@ -44,7 +57,7 @@ def clean(text: str) -> str:
     text = re.sub(r"\\[,;: >]|~|\\(?=\s)", " ", text)
     text = re.sub(r"\\[hv]space\*?\s*\{[^{}]*\}|\\phantom\s*\{[^{}]*\}", " ", text)
     text = re.sub(r"\\phantom\s*-?", " ", text)
-    text = re.sub(r"\^\s*\{?\s*\\text\s*\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", " ", text)
+    text = _ORDINAL.sub(" ", text)
     text = _texts(text)
     text = re.sub(r"\\(?:left|right)\s*\.", "", text)
     text = _COMMAND.sub(_command, text)
@@ -56,6 +69,10 @@ def clean(text: str) -> str:
     text = re.sub(r"(?<=\d)\{,\}(?=\d)", ".", text)  # the decimal comma of other countries
     text = re.sub(r"\*\*(?=\S)", "^", text) if re.search(r"\w\s?\*\*\s?[\w(-]", text) else text
     text = re.sub(r"\s+", " ", text)
+    text = _CLOCK.sub(lambda m: rf"\text{{ {m.group(1).lower()}.m.}}", text)
+    text = _QUOTIENT.sub(r"\\text{\1/\2}", text)
+    text = _BASED.sub(r"\1", text)
+    text = _ANSWER.sub("", text.lstrip())
     text = _LEAD.sub("", text.replace(r"\checkmark ", " "))
     text = re.sub(r"^\s?(?:\\approx|=)\s?|\bnp\.(?=[a-z])", "", text)
     return _unwrap(_trim(text))

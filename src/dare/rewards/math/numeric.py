@@ -1,6 +1,6 @@
-"""Equality of expressions by evaluation to 50 and 100 digits, at several points where needed.
+"""Equality of expressions by evaluation to 50 and 400 digits, at several points where needed.
 
-Two expressions that agree to 100 digits are equal for every purpose of a grader, and two values
+Two expressions that agree to 400 digits are equal for every purpose of a grader, and two values
 that differ beyond the precision of a float are told apart. Runs in a worker: needs mpmath.
 """
 
@@ -16,7 +16,7 @@ from dare.rewards.math.expression import Tree
 from dare.rewards.math.kleene import Verdict
 from dare.rewards.math.literal import TooBig
 
-_DIGITS = (50, 100)
+_DIGITS = (50, 400)
 _POINTS = 4  # with positive values, and as many with either sign
 
 
@@ -94,7 +94,7 @@ def vanishes(coarse: Any, fine: Any, size: Any) -> bool:
     """Is a difference zero, seen at two precisions? Noise shrinks with them, a difference stays."""
     if fine == 0:
         return True
-    return bool(fine <= min(size, 1) * mp.mpf(10) ** -90 or fine <= coarse * mp.mpf(10) ** -35)
+    return bool(fine <= min(size, 1) * mp.mpf(10) ** -390 or fine <= coarse * mp.mpf(10) ** -300)
 
 
 def _magnitude(size: Any) -> int:

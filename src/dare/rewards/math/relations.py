@@ -11,6 +11,7 @@ from dare.rewards.math.shape import Shape, shape
 
 Same = Callable[[Shape, Shape], Verdict]
 
+_EXACT = Decide()
 _FLIP = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le", "=": "=", "\\ne": "\\ne"}
 _INDEX = re.compile(r"_\s?\{[^{}]*\}|_\s?\w|\\log ?_")
 _CALL = re.compile(r"(?<=[A-Za-z'])\s?\([^()]*\)|(?<=[A-Za-z'])\s?\[[^\[\]]*\]")
@@ -19,10 +20,12 @@ _LETTER = re.compile(r"[A-Za-z](?:_\{?\w+\}?)?|\\[a-z]+ ?")
 
 def is_name(item: Shape) -> bool:
     """Something being named, like x, f(2), AB or m+n: letters, and digits only as indices."""
-    text = _CALL.sub("", _INDEX.sub("", item.text))
+    text = _CALL.sub("", _INDEX.sub("", item.text)).strip()
     if item.kind == "seq":
         return all(map(is_name, item.items))
-    if not re.search("[A-Za-z]", text) or re.search(r"\\(?:pi|infty|frac|sqrt)(?![a-z])", text):
+    if text.startswith("-") or not re.search("[A-Za-z]", text):
+        return False  # -x = 5 does not say that x is 5
+    if re.search(r"\\(?:pi|infty|frac|sqrt)(?![a-z])", text):
         return False
     return item.kind == "leaf" and not any(char.isdigit() for char in text)
 
@@ -33,8 +36,13 @@ def value_of(relation: Shape) -> Shape | None:
         return None
     first, last = relation.items[0], relation.items[-1]
     if is_name(first):
-        return last
+        return last if _consistent(relation.items[1:]) else None
     return first if is_name(last) and len(relation.items) == 2 else None
+
+
+def _consistent(parts: tuple[Shape, ...]) -> bool:
+    """Is `x = 6/2 = 3` free of contradictions, as far as exact arithmetic can tell?"""
+    return all(_EXACT.same(part.text, parts[-1].text) is not False for part in parts[:-1])
 
 
 def as_interval(relation: Shape) -> tuple[str, Shape] | None:

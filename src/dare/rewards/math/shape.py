@@ -30,6 +30,11 @@ _MATRIX = re.compile(
     r"\\end\s?\{[pbBv]?(?:small)?(?:matrix|array)\}$",
     re.DOTALL,
 )
+_SCALED = re.compile(  # a number in front multiplies every cell
+    r"(-|-?(?:[\d.]+|\\frac ?(?:\{[^{}]*\}|\d) ?(?:\{[^{}]*\}|\d))) ?\*? ?"
+    r"\\begin\s?\{([pbB])matrix\}(.*)\\end\s?\{[pbB]matrix\}",
+    re.DOTALL,
+)
 _OUTWARD = re.compile(r"([\[\]])([^\[\]()]*,[^\[\]()]*)([\[\]])")
 _TUPLES = re.compile(r"(?:\([^()]*,[^()]*\)\s?){2,}")
 _CONDITION = re.compile(  # `..., k \\in \\mathbb{Z}` says what k is, and is no second answer
@@ -37,6 +42,7 @@ _CONDITION = re.compile(  # `..., k \\in \\mathbb{Z}` says what k is, and is no 
     r"[a-zA-Z] ?\\in ?\\mathbb ?\{[A-Z]\}"
     r"|\\text\{ ?(?:where|for) [^{}]*\}"
 )
+_ELEMENT = re.compile(r"\(?[a-zA-Z](?: ?, ?[a-zA-Z])*\)?(?: ?\\in ?\\mathbb ?\{[A-Z]\}.{0,4})?")
 _PAIRS = {"(": ")", "[": "]", "\\{": "\\}", "\\langle": "\\rangle"}
 _SPELL = {"<=": "\\le", ">=": "\\ge", "!=": "\\ne", ":=": "=", "\\equiv": "="}
 
@@ -108,6 +114,9 @@ def _shape(text: str, depth: int) -> Shape:
     matrix = _MATRIX.match(_strip_fence(text))
     if matrix and matrix.group(1) != "v" and matrix.group(2).count("\\begin") == 0:
         return _matrix(matrix.group(2), text, key, depth)
+    scaled = _SCALED.fullmatch(text)
+    if scaled and not fence_of(text) and scaled.group(3).count("\\begin") == 0:
+        return _matrix(scaled.group(3), text, key, depth, scaled.group(1))
     fence = fence_of(text)
     if fence:
         return _fenced(text, fence, key, depth, made)
@@ -126,7 +135,7 @@ def _fenced(text: str, fence: tuple[str, str], key: str, depth: int, made: objec
     inner = text[len(fence[0]) : -len(fence[1])].strip()
     if fence[0] == "\\{":
         condition, _ = cut(inner, _BAR)
-        if len(condition) == 2 and all(condition):
+        if len(condition) == 2 and condition[1] and _ELEMENT.fullmatch(condition[0]):
             return _shape(clean(condition[1]), depth + 1)
     parts, _ = cut(inner, _COMMA)
     if len(parts) == 1 and fence[0] != "\\{":
@@ -142,12 +151,15 @@ def _fenced(text: str, fence: tuple[str, str], key: str, depth: int, made: objec
     return Shape("seq", text, tuple(items), fence, key)
 
 
-def _matrix(body: str, text: str, key: str, depth: int) -> Shape:
-    rows = [row for row, _ in [(part, 0) for part in re.split(r"\\\\(?:\s?\[[^\]]*\])?", body)]]
+def _matrix(body: str, text: str, key: str, depth: int, factor: str = "") -> Shape:
     items = []
-    for row in rows:
+    factor += "1" if factor == "-" else ""
+    for row in re.split(r"\\\\(?:\s?\[[^\]]*\])?", body):
         if row.replace("\\hline", "").strip():
-            cells = [_shape(clean(cell), depth + 1) for cell in row.split("&")]
+            cells = [
+                _shape(clean(f"({factor})*({cell})" if factor else cell), depth + 1)
+                for cell in row.split("&")
+            ]
             items.append(Shape("row", row, tuple(cells)))
     return Shape("matrix", text, tuple(items), (), key)
 
@@ -160,6 +172,8 @@ def _strip_fence(text: str) -> str:
 def cut(text: str, pattern: re.Pattern[str]) -> tuple[list[str], list[str]]:
     """Split where the pattern matches outside all brackets; also what matched."""
     parts, found, depth, last, place = [], [], 0, 0, 0
+    if not pattern.search(text):  # the walk below is slow, and mostly for nothing
+        return [text.strip()], []
     while place < len(text):
         match = pattern.match(text, place) if depth == 0 else None
         if match and match.end() > place:
@@ -216,10 +230,10 @@ def _same_name(parts: list[str]) -> list[str]:
 
 def _expand_signs(text: str) -> list[str]:
     r"""The values that `\pm` stands for; every further `\pm` doubles them, `\mp` is tied."""
+    if "\\pm" not in text:
+        text = text.replace("\\mp", "\\pm")
     count = len(re.findall(r"\\pm(?![a-zA-Z])", text))
-    if count > 3:
-        return [text]
-    if count == 0:
+    if not 0 < count <= 3:
         return [text]
     values = []
     for choice in range(2**count):

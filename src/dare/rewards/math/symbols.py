@@ -43,7 +43,7 @@ CHARACTERS: dict[str, str] = {
 
 # LaTeX commands with one canonical spelling; an empty one is dropped.
 COMMANDS: dict[str, str] = {
-    **dict.fromkeys(("dfrac", "tfrac", "cfrac"), r"\frac "),
+    **dict.fromkeys(("dfrac", "tfrac", "cfrac", "sfrac", "nicefrac"), r"\frac "),
     **dict.fromkeys(("dbinom", "tbinom"), r"\binom "),
     **dict.fromkeys(("cdot", "times", "ast"), "*"),
     **dict.fromkeys(("leq", "leqslant", "le"), r"\le "),

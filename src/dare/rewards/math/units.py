@@ -35,7 +35,8 @@ _UNITS = {
     "dollar": "dollars usd bucks",
     "am": "a.m. a.m",
     "pm": "p.m. p.m",
-    "mph": "miles/hour",
+    "miperh": "mph",
+    "kmperh": "kph kmph kmh",
     "rad": "radian radians",
     "euro": "euros",
     "°": "degree degrees deg",
@@ -47,11 +48,12 @@ _SINGLE = frozenset("mglhs")  # alone, outside \text{}, such a letter is a varia
 
 _POWER = r"(?:\s?\^\s?(?:\{\s?-?\d\s?\}|-?\d))?"
 _TEXT_UNIT = re.compile(rf"\s?\\text\{{([^{{}}]*)\}}({_POWER})\.?$")
-_BARE_UNIT = re.compile(rf"(?<=[\d}})%])\s?([A-Za-z][A-Za-z. /]*[A-Za-z.])({_POWER})$")
+_BARE_UNIT = re.compile(rf"(?<=[\d}})%])\s?(/?[A-Za-z][A-Za-z. /]*[A-Za-z.])({_POWER})$")
 _CONNECTIVE = re.compile(
-    "or|and|to|not|no|mod|if|than|less|more|over|through|between|half|halves|third|"
-    "thirds|quarter|quarters|fourths|fifths|tenths|squared|cubed|factorial|choose|times|"
-    "plus|minus|divided|dozen|pi|approximately|about|except|fewer|least|most|other"
+    "or|and|to|not|no|mod|if|than|less|more|over|through|between|half|halves|quarters?|thirds?|"
+    "fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|hundredths?|thousandths?|"
+    "millionths?|squared|cubed|factorial|choose|times|plus|minus|divided|dozens?|scores?|pi|root|"
+    "remainder|approximately|about|except|fewer|least|most|other|below|wrong|incorrect|never"
 )
 _MODULUS = re.compile(
     r"\s?\(?\s?\\(?:pmod|bmod|mod)\s?\{?\s?(\d+)\s?\}?\s?\)?$|\s\(?mod\s(\d+)\)?$"
@@ -70,7 +72,7 @@ def split_unit(text: str) -> tuple[str, str, Fraction]:
     if found := _MODULUS.search(text):
         return text[: found.start()], f"mod {found.group(1) or found.group(2)}", scale
     if found := _CELSIUS.search(text):
-        return text[: found.start()] + r"^\circ", "°", scale
+        return text[: found.start()] + r"^\circ", f"°{found.group(1)}", scale
     for _ in range(4):
         found = _TEXT_UNIT.search(text)
         bare = None if found else _BARE_UNIT.search(text)
@@ -86,7 +88,7 @@ def split_unit(text: str) -> tuple[str, str, Fraction]:
             break
         if bare and not all(map(_plain_word, parts)):
             break
-        if bare and len(parts) == 1 and parts[0] in _SINGLE:
+        if bare and parts[-1] in _SINGLE and (len(parts) == 1 or parts[0] == "per"):
             break
         if parts == ["percent"]:
             return before + "%", "%", scale
@@ -98,6 +100,13 @@ def split_unit(text: str) -> tuple[str, str, Fraction]:
     if not unit:
         unit = "%" if text.endswith("%") else "°" if text.rstrip().endswith("^\\circ") else ""
     return text, unit, scale
+
+
+def clash(first: str, second: str) -> bool:
+    """Are both units known and different? A degree may leave open of what."""
+    if not first or not second or first == second:
+        return False
+    return not (first[0] == second[0] == "°" and "°" in (first, second))
 
 
 def _plain_word(word: str) -> bool:

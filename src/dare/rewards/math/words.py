@@ -16,6 +16,14 @@ _NUMBERS = (
     "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
     "twenty",
 )  # fmt: skip
+_SHORT = frozenset("no yes odd up down one two six ten".split())
+_FUNCTIONS = re.compile(
+    "(?:arc)?(?:sin|cos|tan)|cot|sec|csc|sinh|cosh|tanh|log|exp|gcd|lcm|max|min"
+)
+_VARIABLES = re.compile("[a-d]+|[k-n]+|[p-t]+|[u-z]+", re.I)
+# Marks that separate words, and stops, unless they belong to a number: `about -1.5` keeps both.
+_MARKS = re.compile(r"-(?!\d)|(?<=\w)-|,(?!\d)|/(?!\d)")
+_STOPS = re.compile(r"\.(?!\d)|[()\[\]:;!?\"`*$]")
 _ALIAS = {name: key for key, names in _ALIASES.items() for name in names if len(name) > 1}
 
 
@@ -39,13 +47,30 @@ def words_of(text: str, *, meant: bool = False) -> str | None:
     runs = re.findall(r"[A-Za-z]+", plain)
     if not runs or (meant and max(map(len, runs)) < 2):
         return None
-    if not boxed and max(map(len, runs)) < 4:
+    if not boxed and max(map(len, runs)) < 4 and not _is_word(plain.strip()):
         return None
     if not boxed and re.search(r"[-+*/=<>()\d]", plain):
         return None
-    lowered = re.sub(r"[^a-z0-9 ]", "", re.sub(r"[-,/]", " ", plain.lower()))
-    lowered = " ".join(lowered.split()).removeprefix("the ")
+    lowered = _MARKS.sub(" ", plain.lower().replace("'", ""))
+    lowered = " ".join(_STOPS.sub("", lowered).split()).removeprefix("the ")
     return _ALIAS.get(lowered, lowered)
+
+
+def _is_word(text: str) -> bool:
+    """Is a bare run of letters a word like `cat`, and not a product like `xyz`, `mgh` or `abc`?
+
+    Words have a vowel between or beside consonants; neighbours in the alphabet are variables.
+    """
+    word = text.lower()
+    if word in _SHORT:
+        return True
+    return (
+        bool(re.fullmatch("[a-z]{3,}", word))
+        and bool(re.search("[aeiouy]", word))
+        and not re.fullmatch("[aeiouy]+", word)
+        and not _VARIABLES.fullmatch(word)
+        and not _FUNCTIONS.fullmatch(word)
+    )
 
 
 def choice_of(text: str) -> str | None:

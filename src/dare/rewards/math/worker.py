@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from dare.rewards.pool_server import Handler, serve
@@ -19,6 +20,7 @@ def load() -> Handler:
     from dare.rewards.math.judge import thorough
     from dare.rewards.math.symbolic import GoldUnread, Symbolic, parses
 
+    sys.setrecursionlimit(10_000)  # a sum of a thousand terms is a tree as deep
     decide = Symbolic()
     for gold, answer in WARM:
         thorough(gold, answer, decide)  # math-verify's parser builds its tables on first use

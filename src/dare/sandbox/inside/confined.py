@@ -9,7 +9,7 @@ import socket
 import time
 from typing import Any
 
-from dare.sandbox.inside import calls, landlock, seccomp, sweep, usage
+from dare.sandbox.inside import calls, landlock, locks, places, seccomp, sweep, usage
 from dare.sandbox.inside.paths import open_to_all
 
 _DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
@@ -121,16 +121,24 @@ class LandlockRoom(BareRoom):
         # Without Landlock's own guard of signals, and without a user of its own, it signals nobody.
         self._may_signal = self._abi >= landlock.SIGNALS_SINCE or self._root
         self._filters = [self._filter(shared) for shared in (False, True)]
+        self._places = places.Places()
+        locks.install()
 
     def _filter(self, shared: bool, pid: int | None = None) -> bytes:
         # Landlock guards no modes and owners; a user of its own has nothing else to change.
-        return seccomp.assemble(self._arch, own_pid=pid, shared_memory=shared, ownership=self._root)
+        return seccomp.assemble(
+            self._arch,
+            own_pid=pid,
+            shared_memory=shared,
+            ownership=self._root,
+            truncate=self._root or self._abi >= landlock.TRUNCATE_SINCE,
+        )
 
     def confine(self, limits: dict[str, Any]) -> None:
         """Landlock for files, seccomp for all that Landlock does not guard."""
         # Opened while this is still root: the interpreter may be in a closed folder.
-        places = [[*self._readable], [*_DEVICES], [self._folder]]
-        opened = [[os.open(path, os.O_PATH) for path in paths] for paths in places]
+        wanted = [[*self._readable], [*_DEVICES], [self._folder]]
+        opened = [[os.open(path, os.O_PATH) for path in paths] for paths in wanted]
         super().confine(limits)
         landlock.restrict(self._abi, *opened)
         for descriptor in itertools.chain(*opened):
@@ -139,3 +147,4 @@ class LandlockRoom(BareRoom):
         seccomp.install(
             self._filters[shared] if self._may_signal else self._filter(shared, os.getpid())
         )
+        self._places.folder = self._folder

@@ -20,7 +20,7 @@ _SPECIAL = 1 << 6 | 1 << 9 | 1 << 11 | 1 << 15  # devices, sockets, ioctl on dev
 _TCP = 0b11
 _SCOPES = 0b11  # abstract sockets, signals
 
-SIGNALS_SINCE = 6
+TRUNCATE_SINCE, SIGNALS_SINCE = 3, 6
 
 
 def version() -> int:

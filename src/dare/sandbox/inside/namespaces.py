@@ -18,6 +18,7 @@ from dare.sandbox.inside.calls import (
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PROCESSES = 0x00020000, 0x08000000, 0x10000000, 0x20000000
 _NO_SETUID, _NO_DEVICES, _NO_EXECUTION = 2, 4, 8
+_READ_ONLY, _REMOUNT, _BIND = 1, 32, 4096
 _KERNEL = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
 
 
@@ -67,6 +68,9 @@ class NamespaceRoom:
     def confine(self, limits: dict[str, Any]) -> None:
         """No privilege even in this small world, and few system calls."""
         os.chdir("/tmp")
+        flags = _NO_SETUID | _NO_DEVICES | _NO_EXECUTION
+        # Or it could take back that it is the first to go when memory runs out.
+        mount("none", "/proc", None, flags | _READ_ONLY | _REMOUNT | _BIND)
         set_capabilities(self._arch, 0)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         seccomp.install(self._filters[limits["cgroup"]])

@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _FILE = "main.py"
 
@@ -27,8 +27,10 @@ def standard_streams() -> None:
     ):
         number = ("stdin", "stdout", "stderr").index(name)
         binary = open(number, f"{mode}b", closefd=False)  # noqa: SIM115
+        binary.raw.name = f"<{name}>"  # type: ignore[attr-defined]
         newline = "\n" if mode == "w" else None
         stream = io.TextIOWrapper(binary, "utf-8", errors, newline, name == "stderr")
+        stream.mode = mode  # type: ignore[misc]  # contest programs with fast input look at it
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
@@ -61,16 +63,21 @@ def _finish(status: int) -> int:
             status = _status(error)
         except BaseException:
             pass
+    status = _flush(sys.stdout, status)  # its own stream may need its globals
     sys.modules["__main__"].__dict__.clear()  # destructors of the program's own objects
     gc.collect()
+    status = _flush(sys.__stdout__, status)
+    _flush(sys.stderr, status)
+    return status
+
+
+def _flush(stream: Any, status: int) -> int:
+    """The exit status after a stream has been flushed."""
     try:
-        for stream in (sys.stdout, sys.__stdout__):
-            if stream is not None and not stream.closed:
-                stream.flush()
+        if stream is not None and not stream.closed:
+            stream.flush()
     except BaseException:
-        status = status or 120
-    with contextlib.suppress(BaseException):
-        sys.stderr.flush()
+        return status or 120
     return status
 
 

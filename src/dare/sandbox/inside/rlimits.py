@@ -24,7 +24,10 @@ def apply(limits: dict[str, Any]) -> None:
     cpu = max(1, math.ceil(limits["cpu_s"]))
     _lower(resource.RLIMIT_CPU, cpu, cpu + 1)
     _lower(resource.RLIMIT_AS, (limits["memory_mb"] + _EXTRA_ADDRESS_MB) * _MB)
-    _lower(resource.RLIMIT_STACK, _STACK)
+    highest = resource.getrlimit(resource.RLIMIT_STACK)[1]  # honest programs ask for all of it
+    resource.setrlimit(
+        resource.RLIMIT_STACK, (_STACK if highest < 0 else min(highest, _STACK), highest)
+    )
     _lower(resource.RLIMIT_FSIZE, limits["file_mb"] * _MB)
     _lower(resource.RLIMIT_NPROC, limits.get("processes_of_user", limits["processes"] + 2))
     _lower(resource.RLIMIT_NOFILE, 128)

@@ -10,6 +10,7 @@ from dare.sandbox.inside.syscalls import AUDIT_ARCH, numbers
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 EPERM, ENOMEM, ENOSYS = 1, 12, 38
+_NOTHING_DONE = 0  # the call is not made, and the program is told that it was
 
 _LOAD, _EQUAL, _NOT_BELOW, _ANY_BIT, _AND = 0x20, 0x15, 0x35, 0x45, 0x54
 _SKIP, _RETURN = 0x05, 0x06
@@ -21,9 +22,8 @@ _HUGE_PAGES = 0x40000
 _IOCTLS = (0x5401, 0x5451, 0x5450, 0x5421, 0x541B, 0x5413)
 # Owner and signal of a descriptor (a way to signal others), leases, notices, larger pipes
 _FCNTLS = (8, 10, 15, 1024, 1026, 1031)
-_OWNERSHIP = """
-    chmod fchmod fchmodat chown lchown fchown fchownat utime utimes utimensat futimesat truncate
-"""
+_MODES = "chmod fchmod fchmodat utime utimes utimensat futimesat"
+_OWNERS = "chown lchown fchown fchownat"
 
 Code = list[tuple[int, int, int, int]]
 
@@ -71,7 +71,7 @@ def like(index: int, mask: int, value: int) -> Code:
 
 
 def _conditions(
-    own_pid: int | None, shared_memory: bool, ownership: bool
+    own_pid: int | None, shared_memory: bool, ownership: bool, truncate: bool
 ) -> dict[str, list[tuple[int, int, int, int]]]:
     rules = {
         "clone": without(0, _NAMESPACES),
@@ -87,8 +87,11 @@ def _conditions(
     rules["mmap"] = without(3, _HUGE_PAGES)  # they are in no process's resident size
     if not shared_memory:  # nor are shared pages that nobody maps
         rules["mmap"] += unlike(3, 0x21, 0x21, ENOMEM)
-    if not ownership:  # Landlock does not guard modes, owners and times
-        rules |= {name: [_refuse(EPERM)] for name in _OWNERSHIP.split()}
+    if not ownership:  # Landlock does not guard modes, owners and times; shutil.copy sets them
+        rules |= {name: [_refuse(EPERM)] for name in _OWNERS.split()}
+        rules |= {name: [_refuse(_NOTHING_DONE)] for name in _MODES.split()}
+    if not truncate:  # nor, in its first versions, this
+        rules["truncate"] = [_refuse(EPERM)]
     if own_pid is not None:
         rules |= {"kill": only(0, own_pid), "tgkill": only(0, own_pid), "tkill": [_refuse(EPERM)]}
     return rules
@@ -107,15 +110,21 @@ def _search(blocks: list[tuple[int, Code]]) -> Code:
 
 
 def assemble(
-    arch: str, *, own_pid: int | None = None, shared_memory: bool = False, ownership: bool = True
+    arch: str,
+    *,
+    own_pid: int | None = None,
+    shared_memory: bool = False,
+    ownership: bool = True,
+    truncate: bool = True,
 ) -> bytes:
     """The filter for a program.
 
     With `own_pid` it may signal no other process; without `shared_memory` it may not map shared
-    anonymous memory; without `ownership` it may not change modes, owners and times of files.
+    anonymous memory; without `ownership` it cannot change modes, owners and times of files, and
+    without `truncate` it cannot cut a file that it has not opened.
     """
     table = numbers(arch)
-    rules = _conditions(own_pid, shared_memory, ownership)
+    rules = _conditions(own_pid, shared_memory, ownership, truncate)
     code: Code = [
         _op(_LOAD, _ARCH_AT),
         _op(_EQUAL, AUDIT_ARCH[arch], yes=1),
