@@ -35,7 +35,7 @@ class WorkerPool:
         wall_s: float = 2.0,
         memory_mb: int = 1024,
         recycle: int = 500,
-        spare: int = 16,
+        spare: int = 48,
         start_s: float = 120.0,
     ) -> None:
         self.workers = workers or max(1, min(8, len(os.sched_getaffinity(0))))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SLOW_S = 0.1  # an item that takes longer no longer holds up the others: spare workers take over
+STARVED_S = 0.1  # of processor time: with less, an item at its limit gets half as much again,
+FEW = 3  # unless more than these are late, which then is their own doing
 LOW_S = 0.3  # and after this long it runs at lower priority, while others wait
 
 
@@ -37,8 +39,15 @@ class _Task:
     row: int
     worker: Worker
     started: float
+    limit_s: float
     slow: bool = False
     low: bool = False
+    cpu_s: float | None = None  # when it became slow
+
+    def starved(self) -> bool:
+        """Has it had next to no processor time, on a machine with far more work than cores?"""
+        now = self.worker.cpu_s()
+        return now is not None and self.cpu_s is not None and now - self.cpu_s < STARVED_S
 
 
 class Batch:
@@ -80,7 +89,7 @@ class Batch:
                 return
             row = self.waiting.popleft()
             if worker.send(json.dumps(self.items[row]).encode()):
-                self.busy[worker.fileno()] = _Task(row, worker, time.monotonic())
+                self.busy[worker.fileno()] = _Task(row, worker, time.monotonic(), self.pool.wall_s)
             else:  # it died while idle: not this item's doing
                 self.pool.discard(worker)
                 self.waiting.appendleft(row)
@@ -91,9 +100,9 @@ class Batch:
             return
         now = time.monotonic()
         wake = min(
-            task.started + min(self.pool.wall_s, LOW_S if task.slow else SLOW_S)
+            task.started + min(task.limit_s, LOW_S if task.slow else SLOW_S)
             if not task.low
-            else task.started + self.pool.wall_s
+            else task.started + task.limit_s
             for task in self.busy.values()
         )
         poll = select.poll()
@@ -102,18 +111,22 @@ class Batch:
         for fd, _ in poll.poll(max(0.0, wake - now) * 1000 + 1):
             self.receive(fd)
         now = time.monotonic()
+        late = sum(now - task.started > self.pool.wall_s / 2 for task in self.busy.values())
         for fd, task in list(self.busy.items()):
             age = now - task.started
-            if age >= self.pool.wall_s:
+            if age >= task.limit_s < 1.5 * self.pool.wall_s and late <= FEW and task.starved():
+                task.limit_s += self.pool.wall_s / 4
+            elif age >= task.limit_s:
                 del self.busy[fd]
                 self.pool.discard(task.worker)
                 self.settle(task.row, Reply("timeout"))
             elif age >= LOW_S and not task.low:
+                task.cpu_s = task.cpu_s or task.worker.cpu_s()
                 task.slow = task.low = True
                 if self.waiting:
                     self.pool.soothe(task.worker)
-            elif age >= SLOW_S:
-                task.slow = True
+            elif age >= SLOW_S and not task.slow:
+                task.slow, task.cpu_s = True, task.worker.cpu_s()
 
     def receive(self, fd: int) -> None:
         """Take one worker's reply, or notice that it died."""

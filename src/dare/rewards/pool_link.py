@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 import subprocess
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import dare
+
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class PoolDown(RuntimeError):
@@ -58,6 +61,14 @@ class Worker:
         line, self._pending = self._pending, b""
         return line
 
+    def cpu_s(self) -> float | None:
+        """Seconds of processor time so far; None where it is not waiting for a processor."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        return sum(map(int, fields[11:13])) / _TICKS if fields[0] == "R" else None
+
     def close(self) -> None:
         """Let go of the socket; an idle worker then ends by itself."""
         self._channel.close()
@@ -67,7 +78,9 @@ class Server:
     """The server process and its control socket."""
 
     def __init__(self, module: str, memory_mb: int, start_s: float) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control, low = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with low:  # 0 to 2, if the caller has closed its own, become the child's null device
+            theirs = socket.socket(fileno=fcntl.fcntl(low.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
         with theirs:
             self.process = subprocess.Popen(
                 # -P: a module of the working folder must not stand in for a library

@@ -120,8 +120,8 @@ class Server:
 
     def _clear_up(self) -> None:
         """Do what the keeper did not live to do; all others end by the closing of their sockets."""
-        for attempt in range(10):
-            time.sleep(0.02 * attempt)
+        for attempt in range(40):  # on a busy machine they take their time
+            time.sleep(min(0.02 * attempt, 0.2))
             if self._scratch:
                 shutil.rmtree(self._scratch, ignore_errors=True)
             if self.groups is None or self.groups.remove():

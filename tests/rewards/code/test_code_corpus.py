@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from dare.sandbox.opening import probe
 
 RUNNER = Path(__file__).with_name("run_corpus.py")
 NOBODY = 65534
+SANDBOXES = ("bwrap", "landlock")
 
 
 def as_ordinary_user(command: list[str]) -> list[str]:
@@ -35,23 +37,46 @@ def as_ordinary_user(command: list[str]) -> list[str]:
     return [*words, str(RUNNER.parent), *drop, *command]
 
 
-@pytest.mark.parametrize("ordinary", [False, True], ids=["this-user", "ordinary-user"])
-@pytest.mark.parametrize("sandbox", ["bwrap", "landlock"])
-def test_corpus(sandbox: str, ordinary: bool) -> None:
+Started = dict[str, subprocess.Popen[str] | str]
+
+
+def start(sandbox: str, ordinary: bool) -> subprocess.Popen[str] | str:
+    """Run the corpus in a process of its own; or why not."""
     fault = probe()[sandbox]
     if fault is not None:
-        pytest.skip(f"{sandbox}: {fault}")
+        return f"{sandbox}: {fault}"
     command = [sys.executable, str(RUNNER), sandbox]
     if ordinary:
         if os.getuid() != 0 or not shutil.which("setpriv") or not shutil.which("unshare"):
-            pytest.skip("needs root, setpriv and unshare to become another user")
+            return "needs root, setpriv and unshare to become another user"
         command = as_ordinary_user(command)
         ready = subprocess.run([*command[:-2], "-c", "import dare"], capture_output=True)
         if ready.returncode:
-            pytest.skip(f"another user cannot run Python here: {ready.stderr.decode()[-200:]}")
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=280)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    found = json.loads(ran.stdout.splitlines()[-1])
+            return f"another user cannot run Python here: {ready.stderr.decode()[-200:]}"
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["this-user", "ordinary-user"])
+def started(request: pytest.FixtureRequest) -> Iterator[tuple[bool, Started]]:
+    """All back-ends at once: most of the corpus waits for a limit."""
+    runs = {sandbox: start(sandbox, request.param) for sandbox in SANDBOXES}
+    yield request.param, runs
+    for run in runs.values():
+        if not isinstance(run, str):
+            run.kill()
+            run.communicate()
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+def test_corpus(sandbox: str, started: tuple[bool, Started]) -> None:
+    ordinary, runs = started
+    run = runs[sandbox]
+    if isinstance(run, str):
+        pytest.skip(run)
+    output, errors = run.communicate(timeout=280)
+    assert run.returncode == 0, errors[-2000:]
+    found = json.loads(output.splitlines()[-1])
     assert found["problems"] == []
     assert found["hostile"] >= 60
     assert found["honest"] >= 25

@@ -36,8 +36,8 @@ def benchmark() -> ModuleType:
 @pytest.mark.parametrize(
     ("name", "every"),
     [
-        *(("humaneval", 1), ("humaneval_plus", 12), ("mbpp", 8), ("rollouts", 5)),
-        *(("rollouts_plus", 30), ("code_contests", 10), ("apps", 8), ("leetcode", 60)),
+        *(("humaneval", 1), ("humaneval_plus", 20), ("mbpp", 12), ("rollouts", 5)),
+        *(("rollouts_plus", 30), ("code_contests", 20), ("apps", 16), ("leetcode", 60)),
     ],
 )
 def test_verdicts(benchmark: ModuleType, name: str, every: int) -> None:

@@ -14,6 +14,7 @@ from dare.rewards.code import Verdict, judge, judge_batch
 from dare.rewards.code.assert_tests import try_assert
 from dare.rewards.code.candidate import Candidate
 from dare.rewards.code.rules import Rules
+from dare.rewards.code.session import payload
 from dare.sandbox import Ended, Execution, Job, Running, Sandbox, open_sandbox
 
 DOUBLE = "def f(x):\n    return 2 * x\n"
@@ -218,6 +219,9 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
         judge(DOUBLE, SUM, **wrong)
 
 
+CHECKER = payload("wire", "checker")
+
+
 class Broken:
     """A sandbox that fails for some time."""
 
@@ -278,7 +282,7 @@ def test_a_sandbox_that_fails_once_gets_a_second_chance(kind: str, room: Sandbox
 def test_a_checker_that_is_lost_leaves_the_program_unscored(room: Sandbox) -> None:
     class OnlyTheProgram(Broken):
         def start(self, job: Job) -> Running:
-            return Lost() if "Remote" in job.source else room.start(job)
+            return Lost() if job.source == CHECKER else room.start(job)
 
     found = judge(DOUBLE, TESTS["assert"], kind="assert", sandbox=OnlyTheProgram(0))
     assert found.passed is None
@@ -292,7 +296,7 @@ def test_the_expected_values_never_enter_the_programs_process(
 
     class Watched(Broken):
         def start(self, job: Job) -> Running:
-            if "Remote" not in job.source:
+            if job.source != CHECKER:
                 sent.append(f"{job.source}{job.stdin!r}")
             return room.start(job)
 

@@ -17,6 +17,9 @@ from dare.rewards.math.extract import gold_answer
         (r"\boxed{5} and then \boxed{6", None),
         (r"\boxed{5} and then \boxed{}", None),
         (r"\boxed{5} and then \boxed", None),
+        (r"\boxed{5} and then \boxe", None),
+        (r"\boxed{5} and then \fb", None),
+        (r"\boxed{5} \blacksquare", "5"),
         (r"\boxed{\frac{1}{2}", None),
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{\{1,2\}}", r"\{1,2\}"),
@@ -34,6 +37,20 @@ from dare.rewards.math.extract import gold_answer
 )
 def test_final_answer(completion: str, answer: str | None) -> None:
     assert final_answer(completion) == answer
+
+
+@pytest.mark.parametrize(
+    ("said", "gold", "verdict"),
+    [
+        ("18", "18 eggs", True), ("18 eggs per day", "18", True), ("$18.00", "18", True),
+        ("**18**", "18", True), ("The answer is 18", "18", True), ("-18", "18", False),
+        ("18/20", "18", False), ("1,800", 1800, True), ("0.1", 0.1, True), ("1e20", 1e20, True),
+        ("5", r"\(5\)", True), ("5", "$$5$$", True), ("5", r"\fbox{5}", True), ("", "5", False),
+    ],
+)  # fmt: skip
+def test_forms_of_answer_and_gold(said: str, gold: object, verdict: bool) -> None:
+    assert verify(f"so\n#### {said}\n", gold) is verdict
+    assert verify(rf"so $\boxed{{{said}}}$.", gold) is verdict
 
 
 def test_truncation_earns_nothing() -> None:

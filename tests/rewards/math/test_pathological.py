@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from dare.rewards.math import MathVerifier, WorkerPool
+from dare.rewards.math import MathVerifier, default
+from dare.rewards.math.judge import quick
 
 HOSTILE = [
     r"9^{9^{9^{9}}}", r"2^{2^{2^{2^{2^{2}}}}}", r"10^{10^{10}}", r"(10^{100})!", r"(((7!)!)!)!",
@@ -14,6 +15,30 @@ HOSTILE = [
     r"\int_0^1 \int_0^1 \frac{e^{x y}}{\sqrt{1+x^4 y^4}} dx dy", r"\log " * 12 + "5",
     "-" * 1500 + "1", "1" * 5000 + "^{" + "7" * 50 + "}",
 ]  # fmt: skip
+
+
+# What the calling process itself looks at before any worker: nothing there can be killed.
+LABORIOUS = [
+    "+".join(rf"\frac{{1}}{{{k}^{{99999}}}}" for k in (3, 5, 7, 11, 13, 17, 19, 23)),
+    "+".join(rf"\sqrt{{7^{{{k}}}}}" for k in range(5001, 5100)),
+    "+".join(rf"\sqrt[3]{{7^{{{k}}}}}" for k in range(5001, 5100)),
+    "+".join(["3^{99999}"] * 200),
+    "+".join([r"\binom{20000}{10000}"] * 90),
+    "*".join(rf"\frac{{{k}^{{9999}}}}{{{k + 1}^{{9999}}}}" for k in range(11, 60)),
+    "(" * 24 + "1," * 950 + ")" * 24,
+    "½" * 1900,
+    "+".join(["1"] * 900),
+    "|" * 1900,
+    "0." + "1" * 99_990,
+    ",".join(["1"] * 990),
+]
+
+
+@pytest.mark.parametrize("gold", ["5", r"\frac{1}{\sqrt{2}}", "x^2+1", "1,2,3"])
+def test_the_calling_process_is_never_held_up(gold: str) -> None:
+    start = time.process_time()
+    assert not any(quick(gold, answer)[0] for answer in LABORIOUS)
+    assert time.process_time() - start < 3.0
 
 
 def batch() -> tuple[list[str], list[str]]:
@@ -26,7 +51,7 @@ def batch() -> tuple[list[str], list[str]]:
 
 @pytest.fixture(scope="module")
 def verifier() -> MathVerifier:
-    made = MathVerifier(WorkerPool("dare.rewards.math.worker"))
+    made = MathVerifier(default.pool)
     made.verify_batch([r"\boxed{\sqrt{8}}"], [r"2\sqrt{2}"])
     return made
 

@@ -145,6 +145,34 @@ def test_nothing_outlives_a_plain_script(tmp_path: Path, end: str) -> None:
     assert gone([int(pid) for pid in pids])
 
 
+@pytest.mark.parametrize("closed", [(0,), (0, 1, 2)])
+def test_closed_standard_files(tmp_path: Path, closed: tuple[int, ...]) -> None:
+    """The sockets then have the numbers of the standard files."""
+    code = (
+        f"import os\nfor fd in {closed}: os.close(fd)\n"
+        "from dare.rewards.math import verify\n"
+        "found = verify(r'\\boxed{\\sqrt{8}}', r'2\\sqrt{2}')\n"
+        f"open({str(tmp_path / 'found')!r}, 'w').write(str(found))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+    assert (tmp_path / "found").read_text() == "True"
+
+
+def test_a_parent_killed_while_it_starts_leaves_nothing() -> None:
+    code = (
+        "import threading, time, os\nfrom dare.rewards.math import default\n"
+        "import subprocess\nkept = subprocess.Popen.__init__\n"
+        "def start(self, *a, **k):\n    kept(self, *a, **k)\n"
+        "    print(self.pid, flush=True)\n    os.kill(os.getpid(), 9)\n"
+        "subprocess.Popen.__init__ = start\n"
+        "default.pool.run([{'gold': '1', 'answer': '1'}])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert gone([int(done.stdout)], within_s=1.0)
+
+
 def test_closing_ends_everything() -> None:
     pool = WorkerPool("dare.rewards.math.worker", workers=2)
     pool.run([PAIR, PAIR])

@@ -20,7 +20,7 @@ from dare.rewards.math.relations import (
 )
 from dare.rewards.math.shape import Shape, shape
 from dare.rewards.math.units import clash, split_unit
-from dare.rewards.math.words import EMPTY, choice_of, number_of, words_of
+from dare.rewards.math.words import EMPTY, choice_of, is_word, number_of, words_of
 
 _REALS = re.compile(r"(?:\\text\{ ?)?(?:all )?real(?:s| numbers) ?\}?|\\mathbb ?\{R\}|R", re.I)
 _REALS_BUT = re.compile(r"\\mathbb ?\{R\} ?(?:\\setminus|\\backslash|-) ?\\\{([^,]*)\\\}")
@@ -182,6 +182,8 @@ def _ratios(gold: Shape, answer: Shape, decide: Decide) -> Verdict:
 
 
 def _leaves(gold: str, answer: str, decide: Decide) -> Verdict:
+    if gold.isalpha() and answer.isalpha() and (is_word(gold) or is_word(answer)):
+        return gold.lower() == answer.lower()  # as factors, `cat` would be `act`
     gold_words, answer_words = words_of(gold), words_of(answer)
     if gold_words is not None and re.fullmatch("[A-J]", gold_words) and choice_of(answer):
         return choice_of(answer) == gold_words

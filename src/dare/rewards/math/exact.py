@@ -79,7 +79,7 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
         exponent = Fraction(exponent.numerator)
     if base == 0 and exponent <= 0:
         raise Irrational("0 to such a power")
-    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
+    bits = math.log2(max(abs(base.numerator), base.denominator))
     if base not in (0, 1, -1) and abs(exponent) * bits > _POWER_BITS:
         raise TooBig("power")
     if base in (1, -1):
@@ -96,7 +96,7 @@ def _root(base: Fraction, index: int) -> Fraction:
 
 
 def _integer_root(value: int, index: int) -> int:
-    if value.bit_length() > 6_000:
+    if value.bit_length() > (60_000 if index == 2 else 6_000):
         raise TooBig("root")
     if value < 2:
         return value

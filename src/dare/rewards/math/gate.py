@@ -30,6 +30,8 @@ def too_large(text: str) -> str | None:
         deepest = max(deepest, depth)
     if deepest > DEEPEST:
         return f"nesting of {deepest}"
+    if text.count("|") > DEEPEST:  # whether a bar opens or closes, a reader finds out by trial
+        return "bars"
     if _BIG_POWER.search(text) or _TOWER.search(text) or text.count("^") > 150:
         return "power tower"
     if _BIG_FACTORIAL.search(text):

@@ -16,7 +16,7 @@ _NUMBERS = (
     "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
     "twenty",
 )  # fmt: skip
-_SHORT = frozenset("no yes odd up down one two six ten".split())
+_SHORT = frozenset(["no", "yes", "odd", "up", "down", "one", "two", "six", "ten"])
 _FUNCTIONS = re.compile(
     "(?:arc)?(?:sin|cos|tan)|cot|sec|csc|sinh|cosh|tanh|log|exp|gcd|lcm|max|min"
 )
@@ -47,7 +47,7 @@ def words_of(text: str, *, meant: bool = False) -> str | None:
     runs = re.findall(r"[A-Za-z]+", plain)
     if not runs or (meant and max(map(len, runs)) < 2):
         return None
-    if not boxed and max(map(len, runs)) < 4 and not _is_word(plain.strip()):
+    if not boxed and max(map(len, runs)) < 4 and plain.strip().lower() not in _SHORT:
         return None
     if not boxed and re.search(r"[-+*/=<>()\d]", plain):
         return None
@@ -56,16 +56,15 @@ def words_of(text: str, *, meant: bool = False) -> str | None:
     return _ALIAS.get(lowered, lowered)
 
 
-def _is_word(text: str) -> bool:
+def is_word(text: str) -> bool:
     """Is a bare run of letters a word like `cat`, and not a product like `xyz`, `mgh` or `abc`?
 
-    Words have a vowel between or beside consonants; neighbours in the alphabet are variables.
+    Words have vowels and consonants and no capitals inside; neighbours in the alphabet, as in
+    `abc`, are variables.
     """
     word = text.lower()
-    if word in _SHORT:
-        return True
     return (
-        bool(re.fullmatch("[a-z]{3,}", word))
+        bool(re.fullmatch("[A-Za-z][a-z]{2,}", text))
         and bool(re.search("[aeiouy]", word))
         and not re.fullmatch("[aeiouy]+", word)
         and not _VARIABLES.fullmatch(word)

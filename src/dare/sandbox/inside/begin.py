@@ -88,8 +88,10 @@ def _become(room: Room, files: list[int], tell: int, limits: dict[str, Any]) -> 
 
 def _die_first() -> None:
     """When the machine runs out of memory, this process goes before any other (a courtesy)."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
+    with contextlib.suppress(OSError):
+        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        os.write(descriptor, b"1000")
+        os.close(descriptor)
 
 
 def _arrange(files: list[int]) -> None:

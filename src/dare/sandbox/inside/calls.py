@@ -10,7 +10,7 @@ import struct
 LIBC = ctypes.CDLL(None, use_errno=True)
 _HELD = ctypes.PyDLL(None, use_errno=True)  # calls that keep the interpreter's lock
 
-PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_SECCOMP = 4, 8, 22
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_SECCOMP = 1, 4, 8, 22
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 
 CLONE = {"x86_64": 56, "aarch64": 220}

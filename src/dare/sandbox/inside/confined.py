@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import signal
 import socket
 import time
 from typing import Any
@@ -58,7 +59,8 @@ class BareRoom:
     def settle(self, limits: dict[str, Any]) -> None:
         """Take a new folder, and as root a new user."""
         calls.prctl(calls.PR_SET_CHILD_SUBREAPER, 1)
-        self._folder = f"{self._base}/{os.getpid()}"
+        self._supervisor = os.getpid()
+        self._folder = f"{self._base}/{self._supervisor}"
         os.mkdir(self._folder, 0o700)
         self._device = os.stat(self._folder).st_dev
         self._size, self._sized = 0, 0.0
@@ -82,6 +84,10 @@ class BareRoom:
             calls.set_capabilities(self._arch, self._rights)
             calls.prctl(calls.PR_SET_DUMPABLE, 1)
         calls.prctl(calls.PR_SET_NO_NEW_PRIVS, 1)
+        # Should everyone who watches it be killed at once, then so is it.
+        calls.prctl(calls.PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != self._supervisor:
+            os._exit(1)
 
     def members(self) -> list[int]:
         """All descendants of the supervisor."""

@@ -1,6 +1,7 @@
 """Modules that programs often use, imported once in the process that every program is forked from.
 
-`threading` and `random` are safe to carry across a fork; nothing here starts a thread.
+`threading` and `random` are safe to carry across a fork; nothing here starts a thread. What brings
+large libraries with it (`asyncio`, `hashlib`) would make every fork slower, for few programs.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import site
 import sys
 
 _MODULES = """
-    abc array ast asyncio base64 bisect builtins calendar cmath codecs collections
+    abc array ast base64 bisect builtins calendar cmath codecs collections
     collections.abc contextlib copy ctypes dataclasses datetime decimal enum fractions functools
-    hashlib heapq inspect io itertools json math numbers operator os pprint queue random re
-    pickle select signal socket statistics string struct sys tempfile textwrap threading time
-    traceback types typing unicodedata
+    heapq inspect io itertools json math numbers operator os pprint queue random re
+    pickle select signal socket statistics string struct symtable sys tempfile textwrap threading
+    time traceback types typing unicodedata
 """
 
 
