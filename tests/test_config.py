@@ -21,6 +21,10 @@ PRESETS = {
     "mopps",
     "previous-fr",
     "current-fr",
+    "grpo+snis",
+    "grpo+snis+selection",
+    "grpo+snis+selection+easy",
+    "grpo+snis+selection+hard",
 }
 
 
@@ -70,6 +74,10 @@ def pick(values: dict[str, Any], path: str) -> Any:
         ("mopps", {"selection.target": 0.5, "selection.explore_start": 0.3}),
         ("previous-fr", {"estimator.name": "previous-fr", "fresh_share": 1.0}),
         ("current-fr", {"estimator.target_low": 0.4, "estimator.target_high": 0.6}),
+        ("grpo+snis", {"estimator.name": "snis", "selection.kappa": 100, "foresight.use": False}),
+        ("grpo+snis+selection", {"selection.eta": 0.2, "easy.use": False, "hard.use": False}),
+        ("grpo+snis+selection+easy", {"easy.use": True, "hard.use": False}),
+        ("grpo+snis+selection+hard", {"easy.use": False, "hard.use": True}),
     ],
 )
 def test_presets_are_those_of_the_method(preset: str, expected: dict[str, Any]) -> None:

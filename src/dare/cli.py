@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
+from dare.commands.compare import compare
+from dare.commands.difficulty import difficulty
 from dare.commands.doctor import doctor
 from dare.commands.presets import presets
 from dare.commands.quickstart import quickstart
+from dare.commands.study import study
 from dare.commands.train import train
 from dare.errors import InvalidInput
 
@@ -33,6 +36,12 @@ come in presets: the method itself ([bold]dare[/bold]), the paper's literal valu
 
 [cyan]dare train --resume runs/mine[/cyan]  # go on from the newest checkpoint
 
+[cyan]dare study methods --workers 4[/cyan]  # presets x seeds at equal tokens, resumable
+
+[cyan]dare compare runs/methods[/cyan]  # accuracy, speed-up and cost, with intervals
+
+[cyan]dare difficulty runs/quickstart/dare[/cyan]  # how hard each prompt is for the policy now
+
 [cyan]dare presets paper[/cyan]  # every setting of a preset as YAML, explained
 
 [cyan]dare doctor[/cyan]  # is this machine ready?
@@ -51,6 +60,9 @@ _OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command(context_settings=_OPEN)(train)
 app.command()(quickstart)
 app.command()(presets)
+app.add_typer(study, name="study")
+app.command()(compare)
+app.command()(difficulty)
 app.command()(doctor)
 
 

@@ -193,6 +193,8 @@ class TierConfig:
 class EasyConfig(TierConfig):
     """Easy prompts: fewer, shorter rollouts; short right answers are preferred."""
 
+    use: bool = True
+    """False gives easy prompts the medium treatment; they are still counted as easy."""
     group_size: int = 4
     max_tokens_ratio: float = 0.5
     clip_high: float = 0.6
@@ -206,6 +208,8 @@ class EasyConfig(TierConfig):
 class HardConfig(TierConfig):
     """Hard prompts: more rollouts, part of them with help; long wrong answers get a bonus."""
 
+    use: bool = True
+    """False gives hard prompts the medium treatment; they are still counted as hard."""
     group_size: int = 16
     above: float = 0.8
     """Difficulty over which a prompt is hard."""
@@ -243,7 +247,8 @@ class CurriculumConfig:
     max_tokens: int = 3072
     """Full token budget of a response."""
     tiers: bool = True
-    """False gives every prompt the medium treatment (the baselines)."""
+    """False gives every prompt the medium treatment (the baselines) and calls it medium;
+    `easy.use` and `hard.use` switch the two treatments one by one."""
     buffer: BufferConfig = field(default_factory=BufferConfig)
     estimator: EstimatorConfig = field(default_factory=EstimatorConfig)
     cold_start: ColdStartConfig = field(default_factory=ColdStartConfig)
@@ -272,8 +277,8 @@ class CurriculumConfig:
         require(2 <= plain <= size, "hard.plain", plain, fix)
         sigma = self.fresh_share
         require(0 < sigma <= 1, "fresh_share", sigma, "must be in (0, 1]")
-        largest = max(self.easy.group_size, self.medium.group_size, size)
-        largest = largest if self.tiers else self.medium.group_size
+        treated = [tier for tier in (self.easy, self.hard) if self.tiers and tier.use]
+        largest = max(tier.group_size for tier in (self.medium, *treated))
         fresh = self.rollout_budget * sigma
         fix = f"R x fresh_share must hold at least one group of {largest}"
         require(fresh >= largest, "rollout_budget", self.rollout_budget, fix)

@@ -98,3 +98,23 @@ def test_the_budget_is_filled_exactly_in_drawn_order(sizes: list[int], budget: i
 def test_what_cannot_be_filled_is_refused(sizes: list[int], budget: int, fix: str) -> None:
     with pytest.raises(InvalidInput, match=fix):
         fill_budget(np.array(sizes, dtype=int), budget)
+
+
+@pytest.mark.parametrize("off", ["easy", "hard"])
+def test_a_treatment_that_is_off_is_the_medium_one_under_the_old_name(off: str) -> None:
+    policy = TierPolicy(CurriculumConfig.from_dict({f"{off}.use": False}))
+    difficulty = np.array([0.0, 0.1, 0.5, 0.9, 1.0])
+    tier = DARE.assign(difficulty)
+    assert policy.assign(difficulty).tolist() == tier.tolist()
+    row = Tier[off.upper()]
+    for name in ("group_size", "max_tokens", "clip_low", "clip_high"):
+        mine, usual = getattr(policy, name), getattr(DARE, name)
+        others = [place for place in Tier if place != row]
+        assert mine[row] == usual[Tier.MEDIUM]
+        assert mine[others].tolist() == usual[others].tolist()
+    weight, usual = (p.shaping_weight(tier, difficulty) for p in (policy, DARE))
+    assert not weight[tier == row].any()
+    assert weight[tier != row].tolist() == usual[tier != row].tolist()
+    size = policy.group_size[tier]
+    plain = size if off == "hard" else np.minimum(size, 8)
+    assert policy.plain(tier, size).tolist() == plain.tolist()

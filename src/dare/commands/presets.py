@@ -58,7 +58,8 @@ def _print_table(names: list[str]) -> None:
     table.add_column("what it is")
     for name in names:
         config = CurriculumConfig.preset(name)
-        tiers = "yes" if config.tiers else "no"
+        used = [tier for tier in ("easy", "hard") if config.tiers and getattr(config, tier).use]
+        tiers = "yes" if len(used) == 2 else "".join(used) or "no"
         row = (name, config.estimator.name, config.selection.name, tiers, _summary(name))
         table.add_row(*row)
     Console(highlight=False).print(table)

@@ -24,9 +24,11 @@ class TierPolicy:
 
     def __init__(self, config: CurriculumConfig) -> None:
         self.config = config
-        tiers: tuple[TierConfig, ...] = (config.easy, config.medium, config.hard)
-        if not config.tiers:
-            tiers = (config.medium,) * len(Tier)
+        self._easy = config.tiers and config.easy.use
+        self._hard = config.tiers and config.hard.use
+        easy: TierConfig = config.easy if self._easy else config.medium
+        hard: TierConfig = config.hard if self._hard else config.medium
+        tiers = (easy, config.medium, hard)
         self.group_size = np.array([tier.group_size for tier in tiers])
         self.max_tokens = np.array(
             [max(1, round(config.max_tokens * tier.max_tokens_ratio)) for tier in tiers]
@@ -44,7 +46,7 @@ class TierPolicy:
 
     def plain(self, tier: Array, size: Array) -> Array:
         """Rollouts of each group taken from the bare prompt; a hard group adds helped ones."""
-        if not self.config.tiers:
+        if not self._hard:
             return size.copy()
         return np.where(tier == Tier.HARD, np.minimum(size, self.config.hard.plain), size)
 
@@ -56,9 +58,7 @@ class TierPolicy:
         """
         easy, hard = self.config.easy, self.config.hard
         weight = np.zeros(len(difficulty))
-        if not self.config.tiers:
-            return weight
-        is_easy, is_hard = tier == Tier.EASY, tier == Tier.HARD
+        is_easy, is_hard = self._easy & (tier == Tier.EASY), self._hard & (tier == Tier.HARD)
         easiness = (easy.below - difficulty[is_easy]) / max(easy.below, 1e-12)
         hardness = (difficulty[is_hard] - hard.above) / max(1.0 - hard.above, 1e-12)
         weight[is_easy] = -easy.length_penalty * np.clip(easiness, 0.0, 1.0)

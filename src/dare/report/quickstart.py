@@ -9,21 +9,11 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from dare.report.page import html_page
 from dare.study.quickstart import rows
 
 COLOURS = {"grpo": "#8a8f98", "dare": "#1f5fa8", "paper": "#c77d1e"}
 TIERS = {"easy": "#79b791", "medium": "#edc55a", "hard": "#d2694f"}
-_STYLE = """
-:root { color-scheme: light dark; --text: #1c2430; --back: #ffffff; --soft: #5b6573; }
-@media (prefers-color-scheme: dark) { :root { --text: #e6e9ee; --back: #14181f; --soft: #9aa5b4; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back);
-  max-width: 1080px; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-p.note { color: var(--soft); } .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-td, th { padding: .25rem .8rem; text-align: right; } td:first-child { text-align: left; }
-tr + tr { border-top: 1px solid color-mix(in srgb, var(--soft) 30%, transparent); }
-"""
 
 
 def write_report(
@@ -39,35 +29,13 @@ def write_report(
             ("What DARE drew", tier_mix(runs["dare"])),
             ("Is the difficulty estimate right?", calibration(runs["dare"]["estimation"])),
         ]
-    scripts = True  # plotly's code goes in once, with the first figure
-    blocks = []
-    for title, figure in parts:
-        figure.update_layout(
-            paper_bgcolor="rgba(0,0,0,0)",
-            plot_bgcolor="rgba(0,0,0,0)",
-            font={"color": "#7d8794"},
-            margin={"l": 50, "r": 20, "t": 40, "b": 45},
-            legend={"orientation": "h", "y": -0.22, "x": 1.0, "xanchor": "right"},
-        )
-        grid = {"gridcolor": "rgba(125,135,148,.25)", "zeroline": False}
-        figure.update_xaxes(**grid).update_yaxes(**grid)
-        block = figure.to_html(
-            full_html=False, include_plotlyjs=scripts, config={"displayModeBar": False}
-        )
-        blocks.append(f"<h2>{html.escape(title)}</h2>\n{block}")
-        scripts = False
     names = " and ".join(name.upper() for name in runs)
-    page = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>DARE quickstart</title><style>{_STYLE}</style></head><body>
-<h1>{names} from the same start, with the same generated tokens</h1>
-<p class="note">The policy and the problems that ship with DARE, {seeds} seed each: a
-demonstration, not a measurement. docs/quickstart.md says what to make of it.</p>
-{_table(figures)}
-{"".join(blocks)}
-</body></html>
-"""
+    note = (
+        f"The policy and the problems that ship with DARE, {seeds} seed each: a demonstration, "
+        "not a measurement. docs/quickstart.md says what to make of it."
+    )
+    heading = f"{names} from the same start, with the same generated tokens"
+    page = html_page("DARE quickstart", heading, note, _table(figures), parts)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
 

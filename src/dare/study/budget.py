@@ -25,3 +25,5 @@ class StopAtTokens(TrainerCallback):
         if self.trainer is not None and self.trainer.generated_tokens >= self.budget:
             control.should_training_stop = True
             control.should_evaluate = True
+            # Resuming from here would train a step too many.
+            control.should_save = False

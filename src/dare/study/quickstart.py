@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from dare.errors import InvalidInput
-from dare.study.budget import StopAtTokens
+from dare.study.single import train
 from dare.study.truth import estimation_error
 from dare.training.progress import RichProgress
-from dare.training.recipe import build, change, load_recipe
+from dare.training.recipe import change, load_recipe
 from dare.training.trainer import DareTrainer
 
 
@@ -22,21 +22,13 @@ def one_run(
     recipe: dict[str, Any], folder: Path, token_budget: int | None = None
 ) -> tuple[DareTrainer, dict[str, Any]]:
     """Train one preset; returns the trainer and its curves, read back from the run folder."""
-    preset = str(recipe["preset"])
-    settings = {**recipe, "training": {**recipe["training"], "output_dir": str(folder)}}
-    settings["training"]["disable_tqdm"] = True
-    callbacks: list[Any] = [RichProgress(preset)]
-    stop = None
+    callbacks = [RichProgress(str(recipe["preset"]))]
+    settings = dict(recipe)
     if token_budget is not None:
-        stop = StopAtTokens(token_budget)
-        callbacks.append(stop)
         # The budget ends the run; steps only bound a method that generates hardly anything.
-        settings["training"]["max_steps"] = 4 * int(settings["training"]["max_steps"])
-    trainer = build(settings, callbacks=callbacks)
-    trainer.quiet()
-    if stop is not None:
-        stop.trainer = trainer
-    trainer.train()
+        most = 4 * int(recipe["training"]["max_steps"])
+        settings["training"] = {**recipe["training"], "max_steps": most}
+    trainer = train(settings, folder, token_budget, callbacks)
     error = estimation_error(trainer)
     (folder / "estimation.json").write_text(json.dumps(error) + "\n", encoding="utf-8")
     return trainer, read_run(folder)

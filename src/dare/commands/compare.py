@@ -1,0 +1,95 @@
+"""`dare compare`: runs side by side, by method and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...", help="Run folders, folders of them (a study), or NAME=FOLDER."
+        ),
+    ],
+    base: Annotated[
+        str | None,
+        typer.Option(help="Method that speed-ups and gains refer to; the first otherwise."),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            help="Accuracy to reach (tau). Otherwise the final one of the base run with that seed."
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(help="Folder for the tables (Markdown, CSV, LaTeX), figures and JSON."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
+) -> None:
+    """Compare runs: which method learns more from the same number of generated tokens?
+
+    Runs are grouped by method; figures are means over seeds with 95 % bootstrap intervals.
+
+    [bold]accuracy[/bold], [bold]gain[/bold]: at the end, and over the base run of the same seed.
+
+    [bold]AUC[/bold]: mean accuracy over the tokens that all runs have generated.
+
+    [bold]S_tau[/bold]: the step at which a run first reaches the target; a median,
+    where a run that never does counts as later than all.
+
+    [bold]step[/bold] and [bold]token speed-up[/bold]: S_tau of the base over that of the method;
+    0 if it is never reached.
+
+    [bold]Examples[/bold]
+
+    [cyan]dare compare runs/methods[/cyan]  # a study
+
+    [cyan]dare compare runs/methods --base grpo --target 0.5 --out report[/cyan]
+
+    [cyan]dare compare before=runs/a after=runs/b --json[/cyan]
+    """
+    from pathlib import Path
+
+    from dare.study.compare import compare_runs
+    from dare.study.runs import load_runs
+
+    found, unfinished = load_runs(runs)
+    figures = compare_runs(found, base, target)
+    if unfinished:
+        typer.echo(f"left out {len(unfinished)} unfinished run(s)", err=True)
+    present(figures, json=json, out=None if out is None else Path(out))
+
+
+def present(
+    figures: dict[str, Any], *, json: bool, out: Any = None, fields: Sequence[str] = ()
+) -> None:
+    """Print the tables or the JSON, and write the files where a folder is named."""
+    import json as encoder
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from dare.study.output import tables_of, write_comparison
+
+    if json:
+        typer.echo(encoder.dumps(figures, indent=1))
+    else:
+        console = Console(highlight=False)
+        for table in tables_of(figures, fields):
+            shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+            for place, name in enumerate(table.head):
+                shown.add_column(name, overflow="fold", justify="right" if place else "left")
+            for row in table.rows:
+                shown.add_row(*row)
+            console.print(f"\n[bold]{table.title}[/bold]")
+            console.print(shown)
+    if out is not None:
+        written, reason = write_comparison(figures, out, fields)
+        typer.echo(f"wrote {', '.join(path.name for path in written)} to {out}", err=True)
+        if reason is not None:
+            typer.echo(reason, err=True)

@@ -1,0 +1,172 @@
+"""`dare difficulty`: look at what a run thinks of every prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dare.report.difficulty import Filter
+
+_COLOURS = {"easy": "green", "medium": "yellow", "hard": "red"}
+_WIDTH = 48
+
+
+def difficulty(
+    run: Annotated[str, typer.Argument(help="The folder of a run, finished or under way.")],
+    tier: Annotated[list[str] | None, typer.Option(help="easy, medium or hard; repeat it.")] = None,
+    source: Annotated[list[str] | None, typer.Option(help="Data source; repeat it.")] = None,
+    level: Annotated[list[str] | None, typer.Option(help="Level of the data; repeat it.")] = None,
+    seen: Annotated[
+        bool | None, typer.Option("--seen/--unseen", help="Rolled out at least once, or never.")
+    ] = None,
+    least: Annotated[float, typer.Option("--min", help="Lowest difficulty.")] = 0.0,
+    most: Annotated[float, typer.Option("--max", help="Highest difficulty.")] = 1.0,
+    sort: Annotated[str, typer.Option(help="A column, as in visits:desc.")] = "difficulty:desc",
+    limit: Annotated[int, typer.Option(help="Prompts listed; 0 lists none.")] = 10,
+    out: Annotated[
+        str | None, typer.Option(help="Write all that pass to FILE.csv or FILE.parquet.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it live until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two looks of --watch.")] = 2.0,
+) -> None:
+    """Show the difficulty table of a run: a histogram by tier, a summary, a list.
+
+    Difficulty is the estimated failure rate of the policy as it is now: 0 is always solved, 1 is
+    never solved.
+    """
+    from dare.errors import InvalidInput, require
+    from dare.report.difficulty import FILE, Filter, export, order, read, select
+
+    wanted = Filter(tier or (), source or (), level or (), seen, least, most)
+    require(limit >= 0, "--limit", limit, "must not be negative")
+    folder = Path(run)
+    if watch:
+        require(not json and out is None, "--watch", True, "goes with neither --json nor --out")
+        require(every > 0, "--every", every, "must be positive")
+        watch_table(lambda: look(folder, wanted, sort, limit), every)
+        return
+    table = read(folder)
+    if table is None:
+        raise InvalidInput("run", run, f"has no complete {FILE} yet; --watch waits for it")
+    chosen = order(select(table, wanted), sort)
+    if out is not None:
+        export(chosen, Path(out))
+    if json:
+        typer.echo(_as_json(chosen, table.num_rows, limit))
+        return
+    from rich.console import Console
+
+    Console().print(_page(chosen, table.num_rows, limit))
+    if out is not None:
+        typer.echo(f"wrote {chosen.num_rows} prompts to {out}")
+
+
+def look(folder: Path, wanted: Filter, sort: str, limit: int) -> RenderableType | None:
+    """What there is to see now, or None where the run has written no table yet."""
+    from dare.report.difficulty import order, read, select
+
+    table = read(folder)
+    if table is None:
+        return None
+    return _page(order(select(table, wanted), sort), table.num_rows, limit)
+
+
+def watch_table(look_again: Callable[[], RenderableType | None], every: float) -> None:
+    """Look, show, sleep, until Ctrl-C; while there is nothing new to see the last page stays."""
+    import time
+
+    from rich.live import Live
+    from rich.text import Text
+
+    page: RenderableType = Text("waiting for the first table of the run (Ctrl-C ends) ...")
+    try:
+        with Live(page, auto_refresh=False) as live:
+            while True:
+                page = look_again() or page
+                live.update(page, refresh=True)
+                time.sleep(every)
+    except KeyboardInterrupt:
+        return
+
+
+def _as_json(chosen: Any, of: int, limit: int) -> str:
+    import json
+
+    from dare.report.difficulty import histogram, summarise
+
+    rows = chosen.slice(0, limit).to_pylist()
+    figures = {**summarise(chosen, of), "histogram": histogram(chosen), "rows": rows}
+    return json.dumps(figures, indent=2, ensure_ascii=False)
+
+
+def _page(chosen: Any, of: int, limit: int) -> RenderableType:
+    """Histogram, summary and list, one below the other."""
+    from rich.console import Group
+
+    from dare.report.difficulty import histogram, summarise
+
+    parts = [_bars(histogram(chosen)), _lines(summarise(chosen, of))]
+    if limit and chosen.num_rows:
+        parts.append(_list(chosen.slice(0, limit), chosen.num_rows))
+    return Group(*parts)
+
+
+def _bars(bins: list[dict[str, Any]]) -> RenderableType:
+    """A line a bin: its range, a bar in the colours of the tiers, its count."""
+    from rich.text import Text
+
+    text = Text()
+    largest = max(1, *(line["count"] for line in bins))
+    for line in bins:
+        text.append(f"{line['from']:.2f} - {line['to']:.2f} ", style="dim")
+        end = 0
+        drawn = 0
+        for tier, colour in _COLOURS.items():  # cut at running sums, so that widths add up
+            end += line[tier]
+            stop = -(-end * _WIDTH // largest)  # any prompt is at least one block
+            text.append("█" * (stop - drawn), style=colour)
+            drawn = stop
+        text.append(f" {line['count']:,}\n" if line["count"] else "\n")
+    return text
+
+
+def _lines(figures: dict[str, Any]) -> RenderableType:
+    from rich.text import Text
+
+    text = Text(f"{figures['prompts']:,} of {figures['of']:,} prompts")
+    if not figures["prompts"]:
+        return text.append("; none passes the filters")
+    text.append(f", mean difficulty {figures['mean']:.3f}, median {figures['median']:.3f}\n")
+    for tier, colour in _COLOURS.items():
+        count = figures["tiers"][tier]
+        text.append(f"{tier} ", style=colour)
+        text.append(f"{count:,} ({count / figures['prompts']:.0%})  ")
+    text.append(f"\nseen {figures['seen']:,} ({figures['coverage']:.1%})")
+    if figures["last_step"] is not None:
+        text.append(f", {figures['visits']:,} visits, the last in step {figures['last_step']}")
+    return text.append("\n")
+
+
+def _list(rows: Any, of: int) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    # Whether an estimate is the cold start's shows in the visits; without it 80 columns suffice.
+    names = [name for name in rows.column_names if name != "estimate"]
+    table = Table(*names, box=None, padding=(0, 1, 0, 0))
+    for row in rows.to_pylist():
+        cells = []
+        for name in names:
+            shown = f"{row[name]:.3f}" if isinstance(row[name], float) else str(row[name])
+            cells.append(Text(shown, style=_COLOURS.get(shown, "") if name == "tier" else ""))
+        table.add_row(*cells)
+    if rows.num_rows < of:
+        table.caption = f"{of - rows.num_rows:,} more; --limit lists them, --out writes them all"
+    return table

@@ -1,0 +1,148 @@
+"""Figures of a comparison: curves over tokens, by level, and what accuracy costs."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.colors import hex_to_rgb
+from plotly.subplots import make_subplots
+
+from dare.report.page import dressed, html_page
+from dare.report.png import screenshot
+from dare.study.tables import Table, level_table, summary_tables
+
+_COLOURS = (
+    "#8a8f98",
+    "#1f5fa8",
+    "#c77d1e",
+    "#3a8f5c",
+    "#b0436e",
+    "#6d58b5",
+    "#2a9aa8",
+    "#a3772f",
+    "#d2694f",
+    "#5a7d2a",
+)
+
+
+def compare_figures(figures: dict[str, Any]) -> list[tuple[str, str, go.Figure]]:
+    """File name, title and figure of each."""
+    return [
+        ("curves", "Accuracy over generated tokens", curves(figures)),
+        ("levels", "By level of the problem, at the end", levels(figures)),
+        ("final", "Final accuracy and speed", final(figures)),
+    ]
+
+
+def write_figures(figures: dict[str, Any], folder: Path) -> tuple[list[Path], str | None]:
+    """compare.html and a PNG a figure; returns what was written and why a PNG is missing."""
+    parts = compare_figures(figures)
+    tables = [*summary_tables(figures), level_table(figures, "accuracy")]
+    page = html_page(
+        "DARE comparison",
+        "Methods at equal generated tokens",
+        "Means over seeds; bands and whiskers are 95 % bootstrap intervals over seeds.",
+        "\n".join(html_table(table) for table in tables),
+        [(title, figure) for _, title, figure in parts],
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "compare.html").write_text(page, encoding="utf-8")
+    written, reason = [folder / "compare.html"], None
+    for name, _, figure in parts:
+        figure = dressed(figure).update_layout(paper_bgcolor="white", plot_bgcolor="white")
+        reason = screenshot(figure, folder / f"{name}.png")
+        if reason is not None:
+            break
+        written.append(folder / f"{name}.png")
+    return written, reason
+
+
+def curves(figures: dict[str, Any]) -> go.Figure:
+    """Mean accuracy of each method with its interval, over generated tokens."""
+    figure = go.Figure()
+    x = figures["grid_tokens"]
+    for (name, method), colour in zip(figures["methods"].items(), _cycle(figures), strict=True):
+        mean, low, high = zip(*method["curve"], strict=True)
+        red, green, blue = hex_to_rgb(colour)
+        figure.add_scatter(
+            x=[*x, *x[::-1]],
+            y=[*high, *low[::-1]],
+            fill="toself",
+            fillcolor=f"rgba({red},{green},{blue},.15)",
+            line={"width": 0},
+            hoverinfo="skip",
+            showlegend=False,
+            legendgroup=name,
+        )
+        figure.add_scatter(x=x, y=mean, name=name, legendgroup=name, line={"color": colour})
+    return figure.update_xaxes(title="generated tokens").update_layout(height=460)
+
+
+def levels(figures: dict[str, Any]) -> go.Figure:
+    """Accuracy and tokens by level, a bar a method."""
+    figure = make_subplots(cols=2, subplot_titles=["accuracy", "tokens a response"])
+    for (name, method), colour in zip(figures["methods"].items(), _cycle(figures), strict=True):
+        for column, key in ((1, "accuracy"), (2, "tokens")):
+            parts = {level: part[key] for level, part in method["by_level"].items()}
+            figure.add_bar(
+                x=list(parts),
+                y=[part[0] for part in parts.values()],
+                error_y=_whiskers(list(parts.values())),
+                name=name,
+                legendgroup=name,
+                showlegend=column == 1,
+                marker={"color": colour},
+                row=1,
+                col=column,
+            )
+    return figure.update_xaxes(title="level").update_layout(height=400)
+
+
+def final(figures: dict[str, Any]) -> go.Figure:
+    """Final accuracy, normalised AUC and token speed-up of each method."""
+    keys = {"accuracy": "final accuracy", "auc": "AUC", "token_speed_up": "token speed-up"}
+    figure = make_subplots(cols=3, subplot_titles=list(keys.values()))
+    names = list(figures["methods"])
+    for column, key in enumerate(keys, start=1):
+        values = [figures["methods"][name][key] for name in names]
+        figure.add_scatter(
+            x=[value[0] for value in values],
+            y=names,
+            error_x=_whiskers(values),
+            mode="markers",
+            marker={"color": _cycle(figures), "size": 9},
+            showlegend=False,
+            row=1,
+            col=column,
+        )
+        if column > 1:
+            figure.update_yaxes(showticklabels=False, row=1, col=column)
+    height = 160 + 28 * len(names)
+    return figure.update_yaxes(autorange="reversed", automargin=True).update_layout(height=height)
+
+
+def html_table(table: Table) -> str:
+    """A table of the page."""
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.head)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows
+    )
+    title = html.escape(table.title)
+    return (
+        f'<p class="note">{title}</p><div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+    )
+
+
+def _whiskers(values: list[list[float | None]]) -> dict[str, Any]:
+    up, down = [], []
+    for mean, low, high in values:
+        up.append(0.0 if mean is None or high is None else high - mean)
+        down.append(0.0 if mean is None or low is None else mean - low)
+    return {"array": up, "arrayminus": down, "thickness": 1, "width": 2}
+
+
+def _cycle(figures: dict[str, Any]) -> list[str]:
+    return [_COLOURS[place % len(_COLOURS)] for place in range(len(figures["methods"]))]

@@ -1,0 +1,86 @@
+"""Is a predicted difficulty what then happens? Bins with 95 % intervals, and those near 0.5."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from dare.curriculum.arrays import Array
+
+Z = 1.959963984540054
+"""Two-sided 95 % of a normal distribution."""
+BINS = 10
+NEAR = 0.1
+"""Predictions within 0.5 +- this count as near 0.5."""
+
+
+def wilson(rate: float, trials: float, z: float = Z) -> tuple[float, float]:
+    """Wilson score interval of a rate seen in so many trials (which need not be whole)."""
+    if trials <= 0:
+        return 0.0, 1.0
+    scale = 1.0 + z * z / trials
+    centre = (rate + z * z / (2.0 * trials)) / scale
+    half = z / scale * math.sqrt(rate * (1.0 - rate) / trials + z * z / (4.0 * trials * trials))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def effective_trials(rate_Q: Array, trials_Q: Array) -> float:
+    """Independent trials that the mean of these prompts' rates is worth.
+
+    Rollouts of one prompt are alike, so a bin of m prompts with R rollouts each says less than
+    m R independent ones. From the spread between the prompts: p (1 - p) / Var(mean), at least one
+    trial a prompt and at most all of them. Prompts without any spread tell nothing of it: one each.
+    """
+    count, most = len(rate_Q), float(np.sum(trials_Q))
+    if count < 2:
+        return float(count)
+    mean = float(np.mean(rate_Q))
+    variance = float(np.var(rate_Q, ddof=1)) / count
+    worth = mean * (1.0 - mean) / variance if variance > 0 else 0.0
+    return min(most, max(float(count), worth))
+
+
+def summary(predicted_Q: Array, truth_Q: Array, trials_Q: Array) -> dict[str, Any]:
+    """Prompts, mean prediction, mean true failure rate and its interval."""
+    if not len(truth_Q):
+        return {"prompts": 0, "predicted": None, "realised": None, "low": None, "high": None}
+    realised = float(np.mean(truth_Q))
+    low, high = wilson(realised, effective_trials(truth_Q, trials_Q))
+    return {
+        "prompts": len(truth_Q),
+        "predicted": float(np.mean(predicted_Q)),
+        "realised": realised,
+        "low": low,
+        "high": high,
+    }
+
+
+def calibration(
+    predicted_Q: Array, truth_Q: Array, trials_Q: Array, bins: int = BINS
+) -> list[dict[str, Any]]:
+    """The prompts by predicted difficulty, in bins of equal width; empty ones are left out."""
+    place = np.minimum((predicted_Q * bins).astype(int), bins - 1)
+    lines = []
+    for index in range(bins):
+        inside = place == index
+        if inside.any():
+            line = summary(predicted_Q[inside], truth_Q[inside], trials_Q[inside])
+            lines.append({"from": index / bins, "to": (index + 1) / bins, **line})
+    return lines
+
+
+def near_half(predicted_Q: Array, truth_Q: Array, trials_Q: Array) -> dict[str, Any]:
+    """What the prompts predicted near 0.5 turn out to be.
+
+    `distance` is their mean |true rate - 0.5|, `medium` the share with a true rate in 0.2 to 0.8.
+    """
+    # 0.6 - 0.5 is a hair more than 0.1 in floating point.
+    near = np.abs(predicted_Q - 0.5) <= NEAR + 1e-9
+    found, truth = near.any(), truth_Q[near]
+    return {
+        **summary(predicted_Q[near], truth, trials_Q[near]),
+        "distance": float(np.abs(truth - 0.5).mean()) if found else None,
+        "medium": float(((truth >= 0.2) & (truth <= 0.8)).mean()) if found else None,
+    }

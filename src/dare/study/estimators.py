@@ -1,0 +1,172 @@
+"""One training run that every estimator watches, and the true failure rates at chosen steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from transformers import TrainerCallback
+
+from dare.curriculum.arrays import Array, keyed_rng
+from dare.curriculum.coldstart import check_embeddings
+from dare.curriculum.teacher_head import TeacherHead
+from dare.errors import InvalidInput, require, suggest
+from dare.policy.embed import embed_prompts
+from dare.study.asked import ASKED, Asked
+from dare.study.ess_sweep import aligned
+from dare.study.fresh import fresh_rollouts
+from dare.study.shadows import Shadows
+from dare.study.watchers import WATCHING, check_scores
+
+if TYPE_CHECKING:
+    from dare.training.trainer import DareTrainer
+
+ESTIMATORS = {**WATCHING, **ASKED}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """When the truth is measured, on how many prompts, and which estimators are held against it."""
+
+    at: tuple[int, ...]
+    prompts: int = 200
+    rollouts: int = 64
+    estimators: tuple[str, ...] = tuple(ESTIMATORS)
+
+    def __post_init__(self) -> None:
+        require(self.at and min(self.at) >= 1, "--at", self.at, "name steps from 1 on")
+        require(self.prompts >= 2, "--prompts", self.prompts, "needs at least 2")
+        require(self.rollouts >= 2, "--rollouts", self.rollouts, "needs at least 2")
+        for name in self.estimators:
+            if name not in ESTIMATORS:
+                raise InvalidInput("--estimators", name, suggest(name, ESTIMATORS))
+
+
+def choose_prompts(seen_P: Array, count: int, rng: np.random.Generator) -> Array:
+    """Half of `count` from the seen prompts, half from the others; where one is short, the other.
+
+    Both come from one random order: as long as a prompt's side does not change, it stays.
+    """
+    order = rng.permutation(len(seen_P))
+    seen, unseen = order[seen_P[order]], order[~seen_P[order]]
+    half = min(len(seen), max(count - count // 2, count - len(unseen)))
+    return np.sort(np.concatenate([seen[:half], unseen[: count - half]]))
+
+
+class EstimatorStudy(TrainerCallback):
+    """Attach with `watch`; after training, `result()` has everything that was measured."""
+
+    def __init__(
+        self, trainer: DareTrainer, wanted: Measurement, teacher: TeacherHead | None = None
+    ) -> None:
+        self._trainer, self._wanted, self._teacher = trainer, wanted, teacher
+        self._watching = [name for name in WATCHING if name in wanted.estimators]
+        check_scores(self._watching, trainer.settings)
+        last, steps = max(wanted.at), int(trainer.args.max_steps)
+        require(last <= steps, "--at", last, f"the run ends after {steps} steps")
+        if "teacher" in wanted.estimators:
+            rest = len(trainer.store) - wanted.prompts
+            fix = f"leave 2 of {len(trainer.store)} prompts as the teacher's references, or drop it"
+            require(rest >= 2, "--prompts", wanted.prompts, fix)
+        self.points: list[dict[str, Any]] = []
+        self.shadows: Shadows | None = None
+        self._asked: Asked | None = None
+        self._embedded = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The curriculum exists now: let the shadows listen."""
+        curriculum = self._trainer.curriculum
+        assert curriculum is not None, "train() has built it"
+        embeddings = self._embeddings()
+        self.shadows = Shadows(curriculum, self._watching, embeddings)
+        teacher = self._teacher or curriculum.services.teacher
+        self._asked = Asked(self._trainer, embeddings, teacher)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Estimates have been realigned with the updated policy: measure where wanted."""
+        if state.global_step in self._wanted.at:
+            self.points.append(self._measure())
+
+    def _measure(self) -> dict[str, Any]:
+        trainer, wanted = self._trainer, self._wanted
+        curriculum, shadows, asked = trainer.curriculum, self.shadows, self._asked
+        assert curriculum is not None, "the run has begun"
+        assert shadows is not None, "the run has begun"
+        assert asked is not None, "the run has begun"
+        seen = curriculum.visits_P > 0
+        rng = keyed_rng(trainer.args.seed, 0, "study prompts")
+        rows = choose_prompts(seen, min(wanted.prompts, len(seen)), rng)
+        found = shadows.estimates(rows, curriculum.step, trainer.collector.rescore)
+        for name in ASKED:  # the fresh group is always taken: it is the intrinsic error
+            if name in wanted.estimators or name == "current-fr":
+                found[name] = asked.estimate(name, rows)
+        truth = fresh_rollouts(trainer, rows, wanted.rollouts, "study truth")
+        return {
+            "step": int(trainer.state.global_step),
+            "prompt": curriculum.prompts.ids(rows),
+            "seen": seen[rows].tolist(),
+            "truth": np.where(truth.trials_Q > 0, truth.rate_Q, 0.5).tolist(),
+            "trials": truth.trials_Q.tolist(),
+            "truth_tokens": truth.tokens,
+            "truth_seconds": round(truth.seconds, 3),
+            "estimates": {name: values.tolist() for name, values in found.items()},
+            "sweep": self._sweep(rows),
+        }
+
+    def _sweep(self, rows: Array) -> dict[str, list[float]] | None:
+        """ESS, SNIS and cold start behind the paper's estimate, as it was just rescored."""
+        watcher = self.shadows.watchers.get("paper") if self.shadows is not None else None
+        if watcher is None:
+            return None
+        ess, difficulty = aligned(watcher.view, rows, watcher.clip)
+        prior = np.full(len(rows), 0.5) if watcher.prior_P is None else watcher.prior_P[rows]
+        return {"ess": ess.tolist(), "aligned": difficulty.tolist(), "prior": prior.tolist()}
+
+    def result(self, metrics: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Points and costs; `metrics` are the lines of the run's metrics.jsonl."""
+        assert self.shadows is not None, "the run has ended"
+        assert self._asked is not None, "the run has ended"
+        trainer = self._trainer
+        assert trainer.curriculum is not None, "the run has ended"
+        seconds = sum(float(line["seconds"].get("refresh", 0.0)) for line in metrics)
+        seconds = max(0.0, seconds - self.shadows.own_seconds)
+        costs = self.shadows.costs(seconds, len(metrics), self._embedded)
+        costs.update(self._asked.costs)
+        if "teacher" in costs:
+            costs["teacher"].start(0, self._embedded)
+        return {
+            "seed": int(trainer.args.seed),
+            "group": trainer.settings.medium.group_size,
+            "prompts_in_all": len(trainer.store),
+            "run_generated_tokens": trainer.generated_tokens,
+            "foresight": trainer.curriculum is not None
+            and trainer.curriculum.foresight is not None,
+            "points": self.points,
+            "cost": {name: cost.to_dict() for name, cost in costs.items()},
+        }
+
+    def _embeddings(self) -> Array | None:
+        """The run's own, or new ones of the same policy where only the teacher needs them."""
+        trainer = self._trainer
+        assert trainer.curriculum is not None
+        given = trainer.curriculum.services.embeddings
+        prompts = [trainer.store.tokens(row) for row in range(len(trainer.store))]
+        if given is None:
+            if "teacher" not in self._wanted.estimators:
+                return None
+            model = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
+            given = embed_prompts(model, prompts, pad_id=trainer.processing_class.pad_token_id)
+        self._embedded = sum(len(tokens) for tokens in prompts)
+        return check_embeddings(given, len(prompts))
+
+
+def watch(
+    trainer: DareTrainer, wanted: Measurement, teacher: TeacherHead | None = None
+) -> EstimatorStudy:
+    """Let the estimators watch a trainer's run. It trains, selects and counts as without them."""
+    study = EstimatorStudy(trainer, wanted, teacher)
+    # Added last, so that it measures after the trainer's own end of a step.
+    trainer.add_callback(study)
+    return study

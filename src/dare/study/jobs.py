@@ -1,0 +1,145 @@
+"""A job: one run of a study, its folder, and what of it is done."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dare.errors import InvalidInput, require
+from dare.state import load_state
+from dare.study.arms import Arm
+from dare.study.single import budgeted
+from dare.training import checkpoint
+
+JOB, DONE = "job.json", "done.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that a run is made of; equal jobs are the same run."""
+
+    name: str
+    preset: str
+    seed: int
+    tokens: int
+    recipe: dict[str, Any]
+    truth: bool
+    folder: Path
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"{self.name}, seed {self.seed}"
+
+    @property
+    def log(self) -> Path:
+        """What the run's process prints."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    @property
+    def done(self) -> bool:
+        """Finished, in this call or an earlier one."""
+        return (self.folder / DONE).is_file()
+
+    def definition(self) -> dict[str, Any]:
+        """The job without its place, as job.json holds it."""
+        values = {key: value for key, value in asdict(self).items() if key != "folder"}
+        plain: dict[str, Any] = json.loads(json.dumps(values))
+        return plain
+
+    def check(self) -> None:
+        """Refuse a folder that holds another run: its results would pass for this one's."""
+        path = self.folder / JOB
+        if not path.is_file():
+            strange = self.folder.is_dir() and any(self.folder.iterdir())
+            fix = "holds files that no study wrote; choose another --out"
+            require(not strange, "folder", str(self.folder), fix)
+            return
+        before, now = json.loads(path.read_text(encoding="utf-8")), self.definition()
+        changed = _differences(before, now)
+        fix = f"holds this run with {', '.join(changed[:3])}; choose another --out"
+        require(not changed, "folder", str(self.folder), fix)
+
+    def prepare(self) -> None:
+        """Write job.json."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / JOB, self.definition())
+
+    @classmethod
+    def load(cls, folder: Path) -> Job:
+        """What `prepare` wrote."""
+        values = json.loads((folder / JOB).read_text(encoding="utf-8"))
+        return cls(**values, folder=folder)
+
+    def resumable(self) -> bool:
+        """Whether the newest good checkpoint lies inside the budget; otherwise all is cleared."""
+        found = checkpoint.newest(self.folder) if self.folder.is_dir() else None
+        if found is not None:
+            meta = load_state(found / "curriculum")["meta"]
+            if int(meta["generated_tokens_total"]) < self.tokens:
+                return True
+        self._clear(keep=(JOB, ".lock"))
+        return False
+
+    def finish(self, record: Mapping[str, Any]) -> None:
+        """The mark that the run need not be repeated; its checkpoints have served their turn."""
+        write_json(self.folder / DONE, record)
+        for path in [*checkpoint.checkpoints(self.folder), *self.folder.glob(".stage-*")]:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _clear(self, keep: Sequence[str]) -> None:
+        for path in self.folder.iterdir():
+            if path.name in keep:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def _differences(before: Any, now: Any, path: str = "") -> list[str]:
+    """'tokens = 300, now 400' for every setting that has changed."""
+    if not (isinstance(before, Mapping) and isinstance(now, Mapping)):
+        return [] if before == now else [f"{path} = {before!r}, now {now!r}"]
+    found = []
+    for name in dict.fromkeys([*before, *now]):
+        where = f"{path}.{name}" if path else str(name)
+        found += _differences(before.get(name), now.get(name), where)
+    return found
+
+
+def jobs_of(
+    arms: Sequence[Arm],
+    seeds: Sequence[int],
+    recipe: Mapping[str, Any],
+    tokens: int,
+    out: Path,
+    *,
+    truth: bool = False,
+) -> list[Job]:
+    """Arms x seeds, seed by seed, so that an unfinished study has every arm; all checked first."""
+    jobs = []
+    for seed in seeds:
+        for arm in arms:
+            settings = budgeted(arm.recipe(recipe, seed), tokens)
+            settings["training"].pop("output_dir", None)
+            folder = out / arm.name / f"seed-{seed}"
+            jobs.append(Job(arm.name, arm.preset, seed, tokens, settings, truth, folder))
+    require(jobs, "--seeds", list(seeds), "a study needs at least one seed")
+    if out.exists() and not out.is_dir():
+        raise InvalidInput("--out", str(out), "is a file; name a folder")
+    for job in jobs:
+        job.check()
+    return jobs
+
+
+def write_json(path: Path, value: Any) -> None:
+    """As a whole or not at all."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    os.replace(temporary, path)

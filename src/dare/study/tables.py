@@ -1,0 +1,177 @@
+"""Tables as Markdown, CSV and LaTeX, from one list of rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "τ": r"$\tau$",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, a head and rows of text; the first column names the row."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+
+    def markdown(self) -> str:
+        """A table as GitHub reads it."""
+        lines = [self.head, ["---"] * len(self.head), *self.rows]
+        cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+        body = "\n".join(f"| {' | '.join(line)} |" for line in cells)
+        return f"**{self.title}**\n\n{body}\n"
+
+    def latex(self) -> str:
+        """A table for a paper; needs booktabs."""
+        lines = [" & ".join(_escape(cell) for cell in row) + r" \\" for row in self.rows]
+        head = " & ".join(_escape(cell) for cell in self.head) + r" \\"
+        parts = [
+            r"\begin{table}[t]",
+            r"\centering",
+            rf"\caption{{{_escape(self.title)}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(self.head) - 1)}}}",
+            r"\toprule",
+            head,
+            r"\midrule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+        return "\n".join(parts) + "\n"
+
+
+def summary_tables(figures: dict[str, Any]) -> list[Table]:
+    """A row a method: what it reaches, how fast, and at what cost."""
+    goal = figures["target"]
+    target = f"{goal:.3f}" if goal is not None else f"the final accuracy of {figures['base']}"
+    titles = {
+        "Accuracy at the end, mean over seeds with 95 % bootstrap intervals": _ACCURACY,
+        f"Speed to {target}": _SPEED,
+        "Cost, and error of the difficulty estimate": _COST,
+    }
+    return [_summary(figures["methods"], title, columns) for title, columns in titles.items()]
+
+
+def _summary(methods: dict[str, Any], title: str, columns: Sequence[tuple[str, str, str]]) -> Table:
+    """The columns that any method has figures for."""
+    known = [
+        column
+        for column in columns
+        if column[1] == "reached" or any(one[column[1]][0] is not None for one in methods.values())
+    ]
+    rows = []
+    for name, method in methods.items():
+        share = f"{method['reached']}/{len(method['seeds'])}"
+        cells = [share if key == "reached" else show(method[key], form) for _, key, form in known]
+        rows.append([name, *cells])
+    return Table(title, ["method", *(column[0] for column in known)], rows)
+
+
+_ACCURACY = (
+    ("accuracy", "accuracy", "{:.3f}"),
+    ("gain", "gain", "{:+.3f}"),
+    ("AUC", "auc", "{:.3f}"),
+    ("tokens a response", "tokens_per_response", "{:.1f}"),
+)
+_SPEED = (
+    ("S_τ (steps)", "steps_to_target", "{:.0f}"),
+    ("step speed-up", "step_speed_up", "{:.2f}"),
+    ("token speed-up", "token_speed_up", "{:.2f}"),
+    ("seeds that reach it", "reached", ""),
+)
+_COST = (
+    ("steps", "steps", "{:.0f}"),
+    ("varied groups", "varied_groups", "{:.2f}"),
+    ("seconds", "seconds", "{:.0f}"),
+    ("memory (MB)", "memory_mb", "{:.0f}"),
+    ("error of estimate", "estimation_mae", "{:.3f}"),
+    ("error of fresh group", "fresh_mae", "{:.3f}"),
+)
+
+
+def level_table(figures: dict[str, Any], key: str) -> Table:
+    """A row a method, a column a level, of `accuracy` or `tokens` at the end."""
+    methods = figures["methods"]
+    levels = list(dict.fromkeys(level for one in methods.values() for level in one["by_level"]))
+    form = "{:.3f}" if key == "accuracy" else "{:.1f}"
+    empty = {key: [None, None, None]}
+    rows = [
+        [name, *(show(method["by_level"].get(level, empty)[key], form) for level in levels)]
+        for name, method in methods.items()
+    ]
+    title = "Accuracy by level, at the end" if key == "accuracy" else "Tokens a response by level"
+    return Table(title, ["method", *levels], rows)
+
+
+def grid_table(
+    figures: dict[str, Any], fields: Sequence[str], key: str = "accuracy", form: str = "{:.3f}"
+) -> Table:
+    """Two swept settings: a row a value of the first, a column a value of the second."""
+    cells: dict[tuple[str, str], str] = {}
+    for name, method in figures["methods"].items():
+        values = dict(pair.split("=", 1) for pair in name.split(","))
+        cells[values[fields[0]], values[fields[1]]] = show(method[key], form)
+    rows, columns = (list(dict.fromkeys(pair[axis] for pair in cells)) for axis in (0, 1))
+    body = [[row, *(cells.get((row, column), "-") for column in columns)] for row in rows]
+    title = f"{key}: {fields[0]} (rows) x {fields[1]} (columns)"
+    return Table(title, [f"{fields[0]} \\ {fields[1]}", *columns], body)
+
+
+def runs_csv(figures: dict[str, Any]) -> str:
+    """A line a run, every figure of it; levels as level_3_accuracy."""
+    lines = []
+    for name, method in figures["methods"].items():
+        for one in method["runs"]:
+            flat = {key: value for key, value in one.items() if key != "by_level"}
+            for level, part in one["by_level"].items():
+                flat |= {f"level_{level}_{key}": value for key, value in part.items()}
+            lines.append({"method": name, **flat})
+    head = list(dict.fromkeys(key for line in lines for key in line))
+    return _csv(head, [[line.get(key) for key in head] for line in lines])
+
+
+def summary_csv(figures: dict[str, Any]) -> str:
+    """A line a method and figure: mean, low, high."""
+    rows = []
+    for name, method in figures["methods"].items():
+        for key, value in method.items():
+            if key == "by_level":
+                for level, part in value.items():
+                    rows += [[name, f"level_{level}_{k}", *part[k]] for k in part]
+            elif isinstance(value, list) and key not in ("seeds", "curve", "runs"):
+                rows.append([name, key, *value])
+    return _csv(["method", "figure", "mean", "low", "high"], rows)
+
+
+def show(value: Sequence[float | None], form: str) -> str:
+    """'0.52 [0.51, 0.53]'; a dash where it is not defined, no interval where it has no width."""
+    mean, low, high = value
+    if mean is None:
+        return "-"
+    if low == high:
+        return form.format(mean)
+    ends = (form.format(end) if end is not None else "-" for end in (low, high))
+    return f"{form.format(mean)} [{', '.join(ends)}]"
+
+
+def _csv(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([head, *rows])
+    return text.getvalue()
+
+
+def _escape(text: str) -> str:
+    return "".join(_LATEX.get(char, char) for char in text)

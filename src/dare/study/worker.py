@@ -1,0 +1,83 @@
+"""One run of a study in a process of its own: `python -m dare.study.worker FOLDER`.
+
+The process ends with its study: where that is killed, nothing goes on writing into the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+INTERRUPTED = 75  # asked to stop; the run goes on from its checkpoint next time
+_WAIT = 60.0
+
+
+def main(folder: Path) -> int:
+    """Run the job of a folder to its end; returns the exit code."""
+    if stat.S_ISFIFO(os.fstat(0).st_mode):  # started by a study, not by hand
+        threading.Thread(target=_leave_with_the_study, daemon=True).start()
+    with _alone(folder):
+        return run(folder)
+
+
+def run(folder: Path) -> int:
+    """Train from the newest checkpoint or from the start, then measure and mark as done."""
+    import torch
+    from transformers.utils import logging
+
+    from dare.study.jobs import Job, write_json
+    from dare.study.single import train
+    from dare.study.truth import estimation_error
+
+    logging.disable_progress_bar()
+    torch.set_num_threads(1)  # a study runs side by side; threads would wait for each other
+    job = Job.load(folder)
+    if job.done:
+        return 0
+    resume = job.resumable()
+    print("resuming" if resume else "starting", flush=True)
+    trainer = train(job.recipe, folder, job.tokens, resume=resume)
+    if trainer.generated_tokens < job.tokens:
+        return INTERRUPTED
+    if job.truth:
+        write_json(folder / "estimation.json", estimation_error(trainer))
+    steps = trainer.state.global_step
+    job.finish({"steps": steps, "generated_tokens": trainer.generated_tokens})
+    return 0
+
+
+def _leave_with_the_study() -> None:
+    """The study holds the other end of stdin; it closes when the study ends, however it ends."""
+    while os.read(0, 4096):
+        pass
+    os._exit(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two processes never write one run: wait for the other to leave, then give up."""
+    from dare.errors import InvalidInput
+
+    with open(folder / ".lock", "w") as lock:
+        end = time.monotonic() + _WAIT
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > end:
+                    fix = "is being written by another process; wait for it or end it"
+                    raise InvalidInput("folder", str(folder), fix) from None
+                time.sleep(0.2)
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

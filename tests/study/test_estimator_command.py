@@ -1,0 +1,137 @@
+"""`dare study estimators` from a recipe: files, resuming, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from dare import InvalidInput
+from dare.commands.study_estimators import estimators, parse_steps
+from dare.curriculum.teacher_head import TeacherHead
+from dare.study.asked import load_teacher
+from dare.study.estimators import ESTIMATORS
+
+app = typer.Typer()
+app.command()(estimators)
+
+RECIPE = {
+    "model": "pocket",
+    "data": {"tasks": {"count": 20, "seed": 0}},
+    "eval_data": {"tasks": {"count": 8, "seed": 1, "split": "test"}},
+    "training": {
+        "max_steps": 2,
+        "rollout_budget": 32,
+        "per_device_train_batch_size": 32,
+        "max_completion_length": 24,
+        "use_cpu": True,
+        "eval_strategy": "steps",
+        "eval_steps": 1,
+    },
+    "curriculum": {"cold_start.references": 4},
+}
+SMALL = ["--at", "1,2", "--prompts", "6", "--rollouts", "4"]
+
+
+def call(*words: str) -> None:
+    result = CliRunner().invoke(app, list(words), catch_exceptions=True)
+    if result.exception is not None:
+        raise result.exception
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("study")
+    recipe = folder / "small.yaml"
+    recipe.write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
+    call(str(recipe), *SMALL, "--out", str(folder / "out"))
+    return recipe, folder / "out"
+
+
+def test_it_writes_figures_and_a_page(study: tuple[Path, Path]) -> None:
+    _, out = study
+    figures = json.loads((out / "estimators.json").read_text("utf-8"))
+    assert set(figures["estimators"]) == set(ESTIMATORS)
+    for line in figures["estimators"].values():
+        assert 0 <= line["mae_low"] <= line["mae"] <= line["mae_high"] <= 1
+        assert set(line["by_step"]) == {"1", "2"}
+    assert figures["intrinsic"]["mae"] == figures["estimators"]["current-fr"]["mae"]
+    assert len(figures["ess_sweep"]) == 8
+    assert figures["foresight"] is True
+    assert "| dare |" in (out / "estimators.md").read_text("utf-8")
+    assert not (out / "seed-42" / "run" / "eval.jsonl").exists()
+
+
+def test_finished_seeds_are_not_repeated_and_cut_off_ones_are(study: tuple[Path, Path]) -> None:
+    recipe, out = study
+    done = out / "seed-42" / "points.json"
+    before = done.stat().st_mtime_ns
+    cut_off = out / "seed-43" / "run"
+    cut_off.mkdir(parents=True)
+    (cut_off / "metrics.jsonl").write_text("{", encoding="utf-8")
+    call(str(recipe), *SMALL, "--out", str(out), "--seeds", "2")
+    assert done.stat().st_mtime_ns == before
+    figures = json.loads((out / "estimators.json").read_text("utf-8"))
+    assert figures["seeds"] == [42, 43]
+    assert [run["seed"] for run in figures["runs"]] == [42, 43]
+
+
+def test_another_study_or_strangers_files_are_left_alone(
+    study: tuple[Path, Path], tmp_path: Path
+) -> None:
+    recipe, out = study
+    with pytest.raises(InvalidInput, match="other settings"):
+        call(str(recipe), "--at", "2", "--prompts", "6", "--rollouts", "4", "--out", str(out))
+    (tmp_path / "thesis.tex").write_text("precious", encoding="utf-8")
+    with pytest.raises(InvalidInput, match=r"thesis\.tex"):
+        call(str(recipe), *SMALL, "--out", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--at", "x"], ["--at", "0"], ["--at", "3"], ["--estimators", "dair"], ["--seeds", "0"]],
+)
+def test_bad_words_are_refused_before_anything_runs(
+    study: tuple[Path, Path], tmp_path: Path, words: list[str]
+) -> None:
+    with pytest.raises(InvalidInput):
+        call(str(study[0]), "--prompts", "6", *words, "--out", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_study_that_never_ran_gives_its_folder_up(
+    study: tuple[Path, Path], tmp_path: Path
+) -> None:
+    words = [str(study[0]), "--at", "1", "--rollouts", "2", "--out", str(tmp_path / "out")]
+    with pytest.raises(InvalidInput, match="references"):
+        call(*words, "--prompts", "19")
+    call(*words, "--prompts", "4", "--estimators", "previous-fr", "--steps", "1")
+    figures = json.loads((tmp_path / "out" / "estimators.json").read_text("utf-8"))
+    assert set(figures["estimators"]) == {"previous-fr", "current-fr"}
+    assert figures["ess_sweep"] is None
+
+
+def test_thirds_of_the_run_are_the_default() -> None:
+    assert parse_steps("", 60) == (20, 40, 60)
+    assert parse_steps("", 1) == (1,)
+    assert parse_steps("9, 3,3", 10) == (3, 9)
+
+
+def test_a_saved_teacher_is_the_one_that_was_trained(tmp_path: Path) -> None:
+    head = TeacherHead.init(6, hidden=8, seed=3, tau=0.5)
+    np.savez(tmp_path / "head.npz", **head.state_dict())
+    again = load_teacher(str(tmp_path / "head.npz"))
+    rows = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    rates = np.array([0.0, 0.5, 1.0])
+    np.testing.assert_array_equal(
+        again.predict(rows, rows[:3], rates), head.predict(rows, rows[:3], rates)
+    )
+    (tmp_path / "bad.npz").write_text("no", encoding="utf-8")
+    for name in ("bad.npz", "none.npz"):
+        with pytest.raises(InvalidInput, match="teacher"):
+            load_teacher(str(tmp_path / name))

@@ -1,0 +1,257 @@
+"""Studies end to end, small: killed, interrupted and failing runs, and what is refused at once."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import tiny
+from dare import InvalidInput, cli
+from dare.study.arms import Arm, arms_of
+from dare.study.methods import Study
+from dare.study.runner import sole_study
+from dare.study.single import train
+from dare.study.sweep import grid
+
+RECIPE: dict[str, Any] = {
+    "model": "pocket",
+    "data": {"tasks": {"count": 24, "seed": 0}},
+    "eval_data": {"tasks": {"count": 4, "seed": 1, "split": "test"}},
+    "reward": "paced:reward",
+    "training": {
+        "max_steps": 2,
+        "learning_rate": 1e-4,
+        "per_device_train_batch_size": 16,
+        "rollout_budget": 16,
+        "max_completion_length": 8,
+        "temperature": 1.0,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "eval_on_start": True,
+        "save_steps": 1,
+    },
+    "curriculum": {"cold_start.references": 0, "medium.group_size": 8},
+}
+PATIENCE = 180.0
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
+    return str(path)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
+
+
+def started(folder: Path) -> bool:
+    return any(folder.glob("checkpoint-*/manifest.json"))
+
+
+def free(folder: Path) -> bool:
+    """Whether no process holds the run."""
+    with open(folder / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
+
+
+def test_a_killed_study_repeats_nothing_that_was_finished(recipe: str, tmp_path: Path) -> None:
+    out = tmp_path / "study"
+    # The first run ends after a step or two; the second is caught in the middle.
+    arms = ["short=grpo", "long=previous-fr"]
+    study = Study(arms_of([], arms), out, seeds=1, tokens=700, recipe=recipe)
+    short, long = study.jobs()
+    command = [sys.executable, "-m", "dare", "study", "methods", "--presets", ""]
+    command += ["--arm", arms[0], "--arm", arms[1], "--seeds", "1", "--tokens", "700"]
+    command += ["--recipe", recipe, "--out", str(out)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    wait_for(lambda: short.done and started(long.folder))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    wait_for(lambda: free(long.folder))  # the run left with its study
+    assert not long.done
+    before = {path: path.stat().st_mtime_ns for path in short.folder.rglob("*")}
+    log = short.log.stat().st_mtime_ns
+
+    outcome = study.run()
+    assert outcome.kept == [short]
+    assert outcome.done == [long]
+    assert not outcome.failed
+    assert {path: path.stat().st_mtime_ns for path in short.folder.rglob("*")} == before
+    assert short.log.stat().st_mtime_ns == log
+    assert long.log.read_text("utf-8").startswith("resuming")
+
+    # What it resumed is the run that was never interrupted, up to the budget and not further.
+    train(long.recipe, tmp_path / "whole", long.tokens)
+    for name in ("selections.jsonl", "eval.jsonl"):
+        assert tiny.lines(long.folder / name) == tiny.lines(tmp_path / "whole" / name)
+    totals = [line["generated_tokens_total"] for line in tiny.lines(long.folder / "metrics.jsonl")]
+    assert totals[-2] < 700 <= totals[-1]
+    assert not started(long.folder)
+
+    again = study.run()
+    assert (again.kept, again.done) == ([short, long], [])
+
+
+def test_an_interrupted_study_saves_and_a_failing_run_stops_no_other(
+    recipe: str, tmp_path: Path
+) -> None:
+    arms = arms_of(["grpo"], ["bad=grpo --reward paced:broken"])
+    study = Study(arms, tmp_path / "study", seeds=1, tokens=700, recipe=recipe, truth=True)
+    good, bad = study.jobs()
+
+    def interrupt() -> None:
+        wait_for(lambda: started(good.folder))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    outcome = study.run()
+    assert outcome.interrupted == [good, bad]
+    assert not outcome.failed
+    assert started(good.folder)
+    assert free(good.folder)
+
+    outcome = study.run(workers=2)
+    assert outcome.done == [good]
+    assert good.log.read_text("utf-8").startswith("resuming")
+    assert json.loads((good.folder / "estimation.json").read_text("utf-8"))["prompts"] > 0
+    assert [job for job, _ in outcome.failed] == [bad]
+    assert "the verifier is on holiday" in outcome.failed[0][1]
+
+
+def test_a_folder_with_another_study_is_refused(recipe: str, tmp_path: Path) -> None:
+    def study(**changes: Any) -> Study:
+        settings = {"arms": arms_of(["grpo"]), "seeds": 1, "tokens": 300, "recipe": recipe}
+        return Study(**{"out": tmp_path / "study", **settings, **changes})
+
+    (job,) = study().jobs()
+    job.prepare()
+    assert study().jobs() == [job]
+    with pytest.raises(InvalidInput, match=r"tokens = 300, now 400, .*; choose another --out"):
+        study(tokens=400).jobs()
+    with pytest.raises(InvalidInput, match=r"recipe\.training\.learning_rate = 0\.0001, now .1e-5"):
+        study(options=["--learning-rate", "1e-5"]).jobs()
+    with sole_study(tmp_path / "study"), pytest.raises(InvalidInput, match="another study runs"):
+        study().run()
+    (tmp_path / "study" / "dare" / "seed-0").mkdir(parents=True)
+    (tmp_path / "study" / "dare" / "seed-0" / "thesis.tex").touch()
+    with pytest.raises(InvalidInput, match="no study wrote"):
+        study(arms=arms_of(["dare"])).jobs()
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"arms": [Arm("x", "dare", ("--selection.kapa", "8"))]}, "selection.kapa"),
+        ({"arms": [Arm("x", "dare", ("--selection.kappa", "-1"))]}, "selection.kappa"),
+        ({"options": ["--lr-scheduler-type", "cosine"]}, "lr_scheduler_type"),
+        ({"options": ["--warmup-steps", "0.1"]}, "warmup_steps"),
+        ({"options": ["--eval-data", "null"]}, "eval_data"),
+        ({"options": ["--seed", "3"]}, "use --seeds"),
+        ({"seeds": 0}, "--seeds"),
+        ({"tokens": None}, "--tokens"),
+        ({"tokens": 0}, "tokens"),
+        ({"recipe": "quickstrat"}, "quickstart"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_does(
+    recipe: str, tmp_path: Path, changes: dict[str, Any], match: str
+) -> None:
+    settings = {"arms": arms_of(["grpo"]), "tokens": 100, "recipe": recipe, **changes}
+    with pytest.raises(InvalidInput, match=match):
+        Study(out=tmp_path / "study", **settings).run()
+    assert not (tmp_path / "study").exists()
+
+
+def test_seeds_and_arms_make_the_jobs_and_steps_suffice(recipe: str, tmp_path: Path) -> None:
+    arms = arms_of(["grpo"], ["flat=dare --tiers false"])
+    jobs = Study(arms, tmp_path, seeds=2, tokens=9000, recipe=recipe).jobs()
+    assert [job.title for job in jobs] == [
+        "grpo, seed 0",
+        "flat, seed 0",
+        "grpo, seed 1",
+        "flat, seed 1",
+    ]
+    assert jobs[3].recipe["curriculum"]["tiers"] is False
+    assert jobs[3].recipe["training"]["seed"] == 1
+    # Sixteen rollouts of a single token each would still get there.
+    assert jobs[0].recipe["training"]["max_steps"] * 16 > 9000
+
+
+@pytest.mark.parametrize("text", ["dare", "=dare", "a b=dare", "../x=dare", "x=", "x=daer"])
+def test_an_arm_that_is_not_one_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        Arm.parse(text)
+
+
+def test_names_of_arms_are_unique() -> None:
+    with pytest.raises(InvalidInput, match="named twice"):
+        arms_of(["dare"], ["dare=paper"])
+    with pytest.raises(InvalidInput, match="at least one"):
+        arms_of([])
+
+
+def test_a_sweep_has_an_arm_a_value_and_a_grid_every_pair() -> None:
+    (small, large) = grid("dare", ["kappa"], ["8,32"])
+    assert small == Arm("selection.kappa=8", "dare", ("--selection.kappa", "8"))
+    assert large.name == "selection.kappa=32"
+    pairs = grid("paper", ["lambda_easy", "lambda_hard"], ["0,1e-4", "0,1e-4,2e-4"])
+    assert len(pairs) == 6
+    assert pairs[1].name == "easy.length_penalty=0,hard.length_bonus=1e-4"
+    assert grid("dare", ["tau_ESS"], ["2"])[0].options == (
+        "--estimator.fallback",
+        "threshold",
+        "--estimator.ess_threshold",
+        "2",
+    )
+    for fields, values in (
+        (["kappa"], ["8,8"]),
+        (["kappa"], [""]),
+        (["kappa", "selection.kappa"], ["1", "2"]),
+        (["kappa"], ["1", "2"]),
+        ([], []),
+    ):
+        with pytest.raises(InvalidInput):
+            grid("dare", fields, values)
+
+
+def test_the_sweep_command_runs_and_prints_its_grid(
+    recipe: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")  # no browser: this is not about pictures
+    out = tmp_path / "sweep"
+    command = "dare study sweep --field K --values 8 --field selection.eta --values 0,0.5"
+    more = f"--preset grpo+snis --seeds 1 --tokens 150 --workers 2 --recipe {recipe} --out {out}"
+    monkeypatch.setattr(sys, "argv", [*command.split(), *more.split(), "--reward", "boxed"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+    shown = capsys.readouterr().out
+    assert "accuracy: buffer.rollouts_per_prompt (rows) x selection.eta (columns)" in shown
+    figures = json.loads((out / "compare" / "compare.json").read_text("utf-8"))
+    names = [f"buffer.rollouts_per_prompt=8,selection.eta={eta}" for eta in ("0", "0.5")]
+    assert list(figures["methods"]) == names
