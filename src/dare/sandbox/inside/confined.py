@@ -127,7 +127,7 @@ class LandlockRoom(BareRoom):
         # Without Landlock's own guard of signals, and without a user of its own, it signals nobody.
         self._may_signal = self._abi >= landlock.SIGNALS_SINCE or self._root
         self._filters = [self._filter(shared) for shared in (False, True)]
-        self._places = places.Places()
+        self._places = places.Places(self._readable)
         locks.install()
 
     def _filter(self, shared: bool, pid: int | None = None) -> bytes:

@@ -29,6 +29,10 @@ class NamespaceRoom:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._arch: str = config["arch"]
+        # An environment that lies in /tmp, as those of build servers do, must not vanish with it.
+        self._kept = [
+            path for path in config["readable"] if path.startswith(("/tmp/", "/dev/shm/"))
+        ]
         self._filters = [
             seccomp.assemble(self._arch, shared_memory=shared) for shared in (False, True)
         ]
@@ -57,8 +61,11 @@ class NamespaceRoom:
         prctl(PR_SET_DUMPABLE, 0)
         flags = _NO_SETUID | _NO_DEVICES
         options = f"size={limits['file_mb']}m,nr_inodes=16384,mode=700"
+        kept = [(path, os.open(path, os.O_PATH)) for path in self._kept]
         mount("tmpfs", "/tmp", "tmpfs", flags, options)
         mount("tmpfs", "/dev/shm", "tmpfs", flags | _NO_EXECUTION, options)
+        for path, descriptor in kept:
+            _show_again(path, descriptor)
         try:  # processes only, nothing of the machine
             mount("proc", "/proc", "proc", flags | _NO_EXECUTION, "subset=pid")
         except OSError:  # before Linux 5.8
@@ -96,3 +103,15 @@ class NamespaceRoom:
 
     def recover(self, pid: int) -> None:
         """Nothing outlives a supervisor."""
+
+
+def _show_again(path: str, descriptor: int) -> None:
+    """Bind what was covered by a mount to its old place, read-only as it was."""
+    source = f"/proc/self/fd/{descriptor}"
+    if os.path.isdir(source):
+        os.makedirs(path, 0o755, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+    mount(source, path, None, _BIND)
+    os.close(descriptor)

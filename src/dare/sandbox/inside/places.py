@@ -10,7 +10,7 @@ import builtins
 import functools
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _PLACES = ("/tmp", "/var/tmp", "/dev/shm")
@@ -26,10 +26,10 @@ _ABILITIES = (
 
 
 class Places:
-    """Python's functions on paths, led to `folder` once there is one."""
+    """Python's functions on paths, led to `folder` once there is one; `kept` ones stay."""
 
-    def __init__(self) -> None:
-        self.folder = ""
+    def __init__(self, kept: Sequence[str] = ()) -> None:
+        self.folder, self._kept = "", tuple(kept)
         for count, names in ((1, _OF_ONE_PATH), (2, _OF_TWO_PATHS)):
             for name in names.split():
                 setattr(os, name, self._led(getattr(os, name), count))
@@ -40,6 +40,8 @@ class Places:
         folder = self.folder
         text = os.fspath(path) if isinstance(path, os.PathLike) else path
         if not folder or not isinstance(text, str) or text.startswith(folder):
+            return path
+        if text.startswith(self._kept):  # packages of an environment that lies in /tmp
             return path
         for place in _PLACES:
             if text.startswith(place) and text[len(place) :][:1] in ("", "/"):
