@@ -73,11 +73,13 @@ for path in ("kept", "/tmp/kept", "/dev/shm/kept", os.path.expanduser("~/kept"))
 builtins.kept = json.kept = sys.kept = 1
 os.environ["KEPT"] = "1"
 json.loads = None
-print(os.listdir("."))
+print([name for name in os.listdir(".") if os.path.isfile(name)])
 """
     look = """
 import builtins, json, os, sys
-print(os.listdir("."), [os.path.exists(p) for p in ("/tmp/kept", "/dev/shm/kept")],
+# Files only: an environment that lies in /tmp is seen there, as a folder.
+print([name for name in os.listdir(".") if os.path.isfile(name)],
+      [os.path.exists(p) for p in ("/tmp/kept", "/dev/shm/kept")],
       hasattr(builtins, "kept"), hasattr(json, "kept"), "KEPT" in os.environ, json.loads("1"))
 """
     assert sandbox.run(Job(leave)).stdout == b"['kept']\n"
