@@ -41,13 +41,18 @@ clean:  ## remove the environment, caches and build outputs
 	@rm -rf -- $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf -- {} + 2>/dev/null || true
 
-# The sandbox for model-written code; its tests skip themselves where it is missing.
+# The sandbox for model-written code and the browser that reports are opened in; tests that need one
+# of them skip themselves where it is missing.
 system:
-	@command -v bwrap >/dev/null 2>&1 || if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
-		echo "Installing bubblewrap ..."; \
-		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends bubblewrap; } >/dev/null 2>&1 || \
-		echo "bubblewrap could not be installed: the tests of the bwrap sandbox are skipped"; \
-	else echo "bubblewrap is not installed (apt install bubblewrap): the tests of the bwrap sandbox are skipped"; fi
+	@missing=""; \
+	command -v bwrap >/dev/null 2>&1 || missing="bubblewrap"; \
+	command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 || missing="$$missing chromium"; \
+	test -n "$$missing" || exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+		echo "Installing $$missing ..."; \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing fonts-dejavu-core; } >/dev/null 2>&1 || \
+		echo "$$missing could not be installed: the tests that need it are skipped"; \
+	else echo "not installed: $$missing (apt install $$missing); the tests that need it are skipped"; fi
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

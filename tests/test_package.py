@@ -108,15 +108,29 @@ def test_readme_has_an_example():
     assert python_blocks("README.md")
 
 
-@pytest.mark.parametrize("code", python_blocks("README.md"))
-def test_readme_code_runs(code, tmp_path):
+def whole_page(page: str) -> str:
+    """The blocks of a guide build on each other."""
+    return "\n".join(python_blocks(page))
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/from_trl.md", "docs/own_reward.md", "docs/own_estimator.md"]
+)
+def test_the_code_of_a_page_runs(page, tmp_path):
+    code = whole_page(page)
+    assert code
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "docs/index.md", "docs/architecture.md"]
+    "page",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+    ],
 )
 def test_links_between_pages_lead_somewhere(page):
     path = ROOT / page

@@ -8,11 +8,15 @@ from typing import Annotated
 import typer
 
 from dare.commands.compare import compare
+from dare.commands.data import data
 from dare.commands.difficulty import difficulty
 from dare.commands.doctor import doctor
+from dare.commands.eval import eval_app
 from dare.commands.presets import presets
 from dare.commands.quickstart import quickstart
+from dare.commands.report import report
 from dare.commands.study import study
+from dare.commands.teacher import teacher
 from dare.commands.train import train
 from dare.errors import InvalidInput
 
@@ -36,11 +40,17 @@ come in presets: the method itself ([bold]dare[/bold]), the paper's literal valu
 
 [cyan]dare train --resume runs/mine[/cyan]  # go on from the newest checkpoint
 
+[cyan]dare eval runs/mine --benchmarks math500,gsm8k[/cyan]  # accuracy, pass@k, by level
+
 [cyan]dare study methods --workers 4[/cyan]  # presets x seeds at equal tokens, resumable
 
 [cyan]dare compare runs/methods[/cyan]  # accuracy, speed-up and cost, with intervals
 
 [cyan]dare difficulty runs/quickstart/dare[/cyan]  # how hard each prompt is for the policy now
+
+[cyan]dare report runs/quickstart/dare[/cyan]  # the whole run as one page, offline
+
+[cyan]dare data prepare paper-math[/cyan]  # the paper's training set, cleaned; or your own files
 
 [cyan]dare presets paper[/cyan]  # every setting of a preset as YAML, explained
 
@@ -61,8 +71,12 @@ app.command(context_settings=_OPEN)(train)
 app.command()(quickstart)
 app.command()(presets)
 app.add_typer(study, name="study")
+app.add_typer(data, name="data")
+app.add_typer(teacher, name="teacher")
 app.command()(compare)
 app.command()(difficulty)
+app.add_typer(eval_app, name="eval")
+app.command()(report)
 app.command()(doctor)
 
 

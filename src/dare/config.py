@@ -16,6 +16,18 @@ import yaml
 
 from dare.errors import InvalidInput, require, suggest
 
+ESTIMATORS = (
+    "snis",
+    "previous-fr",
+    "current-fr",
+    "posterior",
+    "entropy",
+    "judge",
+    "teacher",
+    "uniform",
+)
+"""Names of the shipped estimators."""
+
 
 @dataclass(frozen=True)
 class BufferConfig:
@@ -36,10 +48,9 @@ class BufferConfig:
 class EstimatorConfig:
     """How the difficulty of each prompt is estimated (METHOD 4 and 9)."""
 
-    name: Literal[
-        "snis", "previous-fr", "current-fr", "posterior", "entropy", "judge", "teacher", "uniform"
-    ] = "snis"
-    """Which estimator."""
+    name: str = "snis"
+    """Which estimator: snis, previous-fr, current-fr, posterior, entropy, judge, teacher, uniform,
+    or a class of your own as `module:Class`."""
     clip: float = 4.0
     """c: log-ratios are clipped to [-c, c] before they become weights."""
     fallback: Literal["shrink", "threshold"] = "shrink"
@@ -60,6 +71,9 @@ class EstimatorConfig:
     """Prompts measured per refresh by `entropy` and `judge`; 0 measures all."""
     references: int = 256
     """Prompts rolled out per step by `teacher`."""
+    teacher: str | None = None
+    """File of the head of `teacher`, written by `dare teacher fit`; null compares prompts by the
+    similarity of their embeddings."""
     target_low: float = 0.4
     """`current-fr` trains on prompts whose fresh failure rate is at least this ..."""
     target_high: float = 0.6
@@ -68,6 +82,8 @@ class EstimatorConfig:
     """`current-fr` refills at most this many times a step."""
 
     def __post_init__(self) -> None:
+        fix = f"{suggest(self.name, ESTIMATORS)}; a class of your own is written as module:Class"
+        require(self.name in ESTIMATORS or ":" in self.name, "estimator.name", self.name, fix)
         require(self.clip >= 0, "estimator.clip", self.clip, "c must not be negative")
         ess = self.ess_threshold
         require(ess >= 1, "estimator.ess_threshold", ess, "an ESS is never below 1")
@@ -289,7 +305,8 @@ class CurriculumConfig:
         """Whether anything reads behaviour log-probs. Without importance weights, replay or help
         every rollout is trained on once, by the policy that sampled it: the ratio is 1."""
         replays = self.fresh_share < 1 or self.estimator.name in ("current-fr", "teacher")
-        return self.tiers or replays or self.estimator.name == "snis"
+        own = ":" in self.estimator.name  # an estimator that we do not know may read them
+        return self.tiers or replays or own or self.estimator.name == "snis"
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CurriculumConfig:
@@ -375,6 +392,10 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         return value
     if hint is bool:
         require(isinstance(value, bool), where, value, "must be true or false")
+        return value
+    if hint in (str, str | None):
+        fix = "must be text" if hint is str else "must be text or null"
+        require(isinstance(value, str) or (value is None and hint is not str), where, value, fix)
         return value
     if hint in (int, float):
         number = value

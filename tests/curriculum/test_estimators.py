@@ -469,6 +469,9 @@ class FakeHead:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
+    def digest(self) -> str:
+        return "fake"
+
     def predict(self, queries: Any, references: Any, success: Any) -> Any:
         self.calls.append((queries, references, success))
         return np.full(len(queries), np.mean(success))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dare.curriculum.answer_guard import AnswerGuard
-from dare.curriculum.hints import MAX_CHARS, MIN_CHARS, hinted, skeleton, think_longer
+from dare.curriculum.hints import MAX_CHARS, MIN_CHARS, skeleton
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("DARE_DATA", ROOT / ".." / "shared" / "data"))
@@ -218,26 +218,6 @@ def test_missing_text_is_named(bad: str) -> None:
         skeleton(bad, "72")
     with pytest.raises(ValueError, match=r"limit = 0"):
         skeleton("some solution", "72", limit=0)
-
-
-# --- wording ---
-
-
-def test_wording_is_the_papers() -> None:
-    assert hinted("What is 1+1?", ["a", "b"]) == (
-        "What is 1+1?\n\n"
-        "Helpful hint from one previous successful attempt on this same problem:\n"
-        "- Guided reasoning skeleton:\n  1. a\n  2. b\n\n"
-        "Use the hint as guidance, but still reason carefully and give your own complete solution "
-        r"within \boxed{}."
-    )
-    assert 'after "####".' in hinted("q", ["a"], style="####")
-    assert think_longer("q") == (
-        "q\n\nThis is a challenging problem. Please think longer and more carefully. Break it down "
-        "step by step before giving your final answer."
-    )
-    with pytest.raises(ValueError, match=r"think_longer"):
-        hinted("q", [])
 
 
 # --- hostile and random input ---

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import typer
 import yaml
 from typer.testing import CliRunner
 
 from dare import InvalidInput
-from dare.commands.study_estimators import estimators, parse_steps
-from dare.curriculum.teacher_head import TeacherHead
-from dare.study.asked import load_teacher
+from dare.commands.study_estimators import estimators, parse_steps, parse_variant
 from dare.study.estimators import ESTIMATORS
 
 app = typer.Typer()
-app.command()(estimators)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(estimators)
 
 RECIPE = {
     "model": "pocket",
@@ -122,16 +119,39 @@ def test_thirds_of_the_run_are_the_default() -> None:
     assert parse_steps("9, 3,3", 10) == (3, 9)
 
 
-def test_a_saved_teacher_is_the_one_that_was_trained(tmp_path: Path) -> None:
-    head = TeacherHead.init(6, hidden=8, seed=3, tau=0.5)
-    np.savez(tmp_path / "head.npz", **head.state_dict())
-    again = load_teacher(str(tmp_path / "head.npz"))
-    rows = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
-    rates = np.array([0.0, 0.5, 1.0])
-    np.testing.assert_array_equal(
-        again.predict(rows, rows[:3], rates), head.predict(rows, rows[:3], rates)
-    )
-    (tmp_path / "bad.npz").write_text("no", encoding="utf-8")
-    for name in ("bad.npz", "none.npz"):
-        with pytest.raises(InvalidInput, match="teacher"):
-            load_teacher(str(tmp_path / name))
+def test_variants_are_dare_with_other_settings(study: tuple[Path, Path], tmp_path: Path) -> None:
+    recipe, _ = study
+    variants = {
+        "same": "--estimator.clip 4",
+        "silent": "--foresight.use false",
+        "flat": "--foresight.use false --cold_start.temperature 100",
+    }
+    words = [word for name, text in variants.items() for word in ("--variant", f"{name}={text}")]
+    chosen = ["--estimators", "dare,dare-no-foresight", "--selection.kappa", "8"]
+    call(str(recipe), *SMALL, *chosen, *words, "--out", str(tmp_path / "out"))
+    points = json.loads((tmp_path / "out" / "seed-42" / "points.json").read_text("utf-8"))
+    for point in points["points"]:
+        found = point["estimates"]
+        assert found["same"] == found["dare"]
+        assert found["silent"] == found["dare-no-foresight"]
+        assert found["flat"] != found["silent"]
+    figures = json.loads((tmp_path / "out" / "estimators.json").read_text("utf-8"))
+    assert set(figures["estimators"]) == {"dare", "dare-no-foresight", "current-fr", *variants}
+    kept = yaml.safe_load((tmp_path / "out" / "seed-42" / "run" / "config.yaml").read_text("utf-8"))
+    assert kept["curriculum"]["selection"]["kappa"] == 8
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "K8",
+        "=--estimator.clip 2",
+        "K8=",
+        "K8=--model pocket",
+        "K8=--estimator.clop 2",
+        "K8=--seed 1",
+    ],
+)
+def test_a_variant_must_change_the_estimate(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_variant(text)

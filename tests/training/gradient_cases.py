@@ -2,7 +2,8 @@
 
     torchrun --nproc_per_node 2 gradient_cases.py MODEL OUT CASE...
 
-trains the model in the folder MODEL and leaves in OUT what the first process saw.
+trains the model in the folder MODEL and leaves in OUT what the first process saw. The runs of
+presets are not compared with the reference there: the same runs on one process are.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from plain_reference import Step, Witness
 from transformers import AutoModelForCausalLM
 
 import tiny
+from dare.config import CurriculumConfig, preset_names
 from dare.curriculum import Services
 
 # What a success on a hard prompt is taken to say: the policy itself writes digits only.
@@ -49,20 +51,50 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+# What estimators ask for at every step, made small.
+_SMALL: dict[str, dict[str, Any]] = {
+    "current-fr": {"estimator.max_probes": 2},
+    "dots": {"estimator.references": 6},
+    "edco": {"estimator.candidates": 6},
+    "llm-judge": {"estimator.candidates": 12},
+}
+
+
+def _of_preset(name: str) -> dict[str, Any]:
+    """A case that leaves a preset as it is, but for its size."""
+    settings = CurriculumConfig.preset(name)
+    curriculum: dict[str, Any] = dict(_SMALL.get(name, {}))
+    curriculum["cold_start.references"] = 15 if settings.cold_start.references else 0
+    curriculum["cold_start.group_size"] = 8
+    if settings.tiers and (settings.easy.use or settings.hard.use):
+        curriculum["selection.eta"] = 0.7  # every tier is drawn within two steps
+    few = {"per_device_train_batch_size": 24, "save_strategy": "no", "eval_strategy": "no"}
+    return {**_FAR, **few, "preset": name, "curriculum": curriculum}
+
+
+PRESETS = {f"preset {name}": _of_preset(name) for name in preset_names()}
+
+
 def run(
-    case: str, folder: Path, model: Any = None, processes: int = 1, **more: Any
+    case: str,
+    folder: Path,
+    model: Any = None,
+    processes: int = 1,
+    *,
+    check: bool = True,
+    **more: Any,
 ) -> tuple[Any, list[Step]]:
     """Two steps of a case; the trainer, and for every step its gradient and the reference's."""
-    changes = dict(CASES[case])
+    changes = dict(CASES[case] if case in CASES else PRESETS[case])
     reward = changes.pop("reward", tiny.lottery)
-    curriculum = {
-        "cold_start.references": 15,
-        "cold_start.group_size": 8,
-        "selection.eta": 0.7,
-        **changes.pop("curriculum", {}),
-    }
-    if changes.get("preset") == "grpo":
-        curriculum["cold_start.references"] = 0
+    curriculum = changes.pop("curriculum", {})
+    if case in CASES:
+        curriculum = {
+            "cold_start.references": 0 if case == "grpo" else 15,
+            "cold_start.group_size": 8,
+            "selection.eta": 0.7,
+            **curriculum,
+        }
     settings = {
         "optim": "sgd",
         "learning_rate": 0.1,
@@ -78,7 +110,7 @@ def run(
         **more,
     }
     settings["per_device_train_batch_size"] //= processes
-    witness = Witness()
+    witness = Witness(check)
     trainer = tiny.trainer(
         folder,
         model=model,
@@ -100,17 +132,15 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def as_saved(steps: list[Step]) -> list[dict[str, Any]]:
+def as_saved(trainer: Any, steps: list[Step]) -> dict[str, Any]:
     """What two runs are compared by."""
-    return [
-        {
-            "gradient": step.gradient,
-            "distance": step.distance(),
-            "selection": [list(prompt) for prompt in step.selection],
-            "loss": step.loss,
-        }
-        for step in steps
-    ]
+    return {
+        "gradients": [step.gradient for step in steps],
+        "distances": [step.distance() for step in steps],
+        "selections": [[list(prompt) for prompt in step.selection] for step in steps],
+        "weights": trainer.accelerator.unwrap_model(trainer.model).state_dict(),
+        "difficulty": trainer.curriculum.difficulty().tolist(),
+    }
 
 
 if __name__ == "__main__":
@@ -119,7 +149,7 @@ if __name__ == "__main__":
     processes = int(os.environ["WORLD_SIZE"])
     for name in cases:
         policy = AutoModelForCausalLM.from_pretrained(source)
-        made, steps = run(name, Path(out) / name, policy, processes)
+        made, steps = run(name, Path(out) / name, policy, processes, check=name in CASES)
         assert made.accelerator.num_processes == processes
         if made.is_world_process_zero():
-            torch.save(as_saved(steps), Path(out) / f"{name}.pt")
+            torch.save(as_saved(made, steps), Path(out) / f"{name}.pt")

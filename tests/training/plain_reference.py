@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from transformers import TrainerCallback
 
 import tiny
-from dare.curriculum.hints import hinted, think_longer
+from dare.templates import load_template
 
 PLAIN, THINK, HINTED = 0, 1, 2
 EASY, HARD = 0.3, 0.8
@@ -61,11 +62,12 @@ class Step:
 
     def distance(self) -> float:
         """The largest difference of any entry of the gradient."""
-        return max(
+        gaps = [
             float((self.gradient[name].double() - value).abs().max())
             for name, value in self.reference.items()
             if name in self.gradient
-        )
+        ]
+        return max(gaps, default=math.nan)  # a step that was not checked is close to nothing
 
 
 def logprobs(model: Any, prompt: list[int], response: list[int], temperature: float) -> Any:
@@ -75,20 +77,19 @@ def logprobs(model: Any, prompt: list[int], response: list[int], temperature: fl
     return torch.stack([table[place, token] for place, token in enumerate(response)])
 
 
-def tier(difficulty: float, tiers: bool) -> str:
-    """easy / medium / hard (METHOD 6)."""
-    if not tiers or EASY <= difficulty <= HARD:
-        return "medium"
-    return "easy" if difficulty < EASY else "hard"
+def tier(difficulty: float, treated: Collection[str] = ("easy", "hard")) -> str:
+    """easy / medium / hard (METHOD 6); a tier that is not treated counts as medium."""
+    kind = "easy" if difficulty < EASY else "hard" if difficulty > HARD else "medium"
+    return kind if kind in treated else "medium"
 
 
-def advantages(group: Group, tiers: bool) -> list[float | None]:
+def advantages(group: Group, treated: Collection[str]) -> list[float | None]:
     """Shaped rewards, standardised inside the group; None for a rollout without a reward."""
     scored = [rollout for rollout in group.rollouts if rollout.reward is not None]
     if len(scored) < 2:
         return [None] * len(group.rollouts)
     longest = max(len(rollout.response) for rollout in scored)
-    d, kind = group.difficulty, tier(group.difficulty, tiers)
+    d, kind = group.difficulty, tier(group.difficulty, treated)
     shaped = []
     for rollout in scored:
         reward, share = rollout.reward, len(rollout.response) / longest
@@ -105,17 +106,22 @@ def advantages(group: Group, tiers: bool) -> list[float | None]:
 
 
 def objective(
-    model: Any, reference: Any, groups: list[Group], temperature: float, beta: float, tiers: bool
+    model: Any,
+    reference: Any,
+    groups: list[Group],
+    temperature: float,
+    beta: float,
+    treated: Collection[str],
 ) -> dict[str, Any]:
     """METHOD 8, literally; leaves the gradient of the loss in the model's parameters."""
     model.zero_grad()
-    usable = [g for g in groups if any(a is not None for a in advantages(g, tiers))]
+    usable = [g for g in groups if any(a is not None for a in advantages(g, treated))]
     loss = clipped = kl = 0.0
     ratios = []
     for group in usable:
-        values = advantages(group, tiers)
+        values = advantages(group, treated)
         count = sum(value is not None for value in values)
-        low, high = CLIP[tier(group.difficulty, tiers)]
+        low, high = CLIP[tier(group.difficulty, treated)]
         for rollout, advantage in zip(group.rollouts, values, strict=True):
             if advantage is None:
                 continue
@@ -145,14 +151,18 @@ def objective(
 
 
 class Witness(TrainerCallback):
-    """Watches a trainer, and at every step sets the reference beside the gradient it made."""
+    """Watches a trainer, and at every step sets the reference beside the gradient it made.
 
-    def __init__(self) -> None:
+    Without `check` it only keeps the gradients and what was selected, which is much faster.
+    """
+
+    def __init__(self, check: bool = True) -> None:
+        self.check = check
         self.trainer: Any = None
         self.steps: list[Step] = []
         self._groups: list[Group] = []
         self._selection: list[tuple[str, float, int]] = []
-        self._known: dict[tuple[int, ...], list[float]] = {}
+        self._sampled: dict[tuple[int, ...], tuple[Any, list[int]]] = {}
 
     def attach(self, trainer: Any) -> None:
         """Look over the shoulder of the trainer's collector."""
@@ -161,7 +171,7 @@ class Witness(TrainerCallback):
         collect = trainer.collector.rollouts
 
         def watched(plan: Any, *rest: Any) -> Any:
-            before = self._replayed(plan) if plan.train else []
+            before = self._replayed(plan) if plan.train and self.check else []
             rollouts = collect(plan, *rest)
             self._note(plan, rollouts, before)
             return rollouts
@@ -171,9 +181,9 @@ class Witness(TrainerCallback):
     def _shown(self, row: int, conditioning: int, fragments: list[str]) -> list[int]:
         text = self.trainer.store.records[row]["prompt"]
         if conditioning == HINTED:
-            text = hinted(text, fragments)
+            text = load_template("math").hinted(text, fragments)
         elif conditioning == THINK:
-            text = think_longer(text)
+            text = load_template("math").longer(text)
         shown = tiny.encode(text).tolist()
         if conditioning != PLAIN and len(shown) >= self._bare().config.max_position_embeddings:
             return self._shown(row, PLAIN, [])  # help that does not fit is not given
@@ -181,6 +191,11 @@ class Witness(TrainerCallback):
 
     def _note(self, plan: Any, rollouts: Any, replayed: list[Group]) -> None:
         """Group the rollouts by prompt; their behaviour is that of the weights of now."""
+        if plan.train:
+            sizes = plan.group_size_P.tolist()
+            self._selection = list(zip(plan.ids, plan.difficulty_P.tolist(), sizes, strict=True))
+        if not self.check:
+            return
         model = copy.deepcopy(self._bare()).double().eval()
         places = {int(row): place for place, row in enumerate(plan.prompt_P)}
         groups = {row: Group(float(plan.difficulty_P[p])) for row, p in places.items()}
@@ -189,10 +204,10 @@ class Witness(TrainerCallback):
             reward = float(rollouts.reward_R[index])
             kind = int(rollouts.conditioning_R[index])
             shown = self._shown(row, kind, plan.hints[places[row]])
-            with torch.no_grad():
-                behaviour = logprobs(
-                    model, shown, response.tolist(), self.trainer.args.temperature
-                ).tolist()
+            key = self._key(plan.step, row, kind, response.tolist())
+            self._sampled[key] = model, shown
+            if not plan.train:
+                continue  # probes are only worth the time where they are trained on later
             as_sampled = kind != PLAIN and self.trainer.args.hint_conditioning == "hinted"
             rollout = Rollout(
                 response.tolist(),
@@ -200,17 +215,21 @@ class Witness(TrainerCallback):
                 kind,
                 shown,
                 shown if as_sampled else self._shown(row, PLAIN, []),
-                behaviour,
+                self._behaviour(key, response.tolist()),
             )
             groups[row].rollouts.append(rollout)
-            self._known[self._key(plan.step, row, kind, rollout.response)] = behaviour
         if plan.train:
             self._groups = [*groups.values(), *replayed]
-            sizes = plan.group_size_P.tolist()
-            self._selection = list(zip(plan.ids, plan.difficulty_P.tolist(), sizes, strict=True))
+
+    def _behaviour(self, key: tuple[int, ...], response: list[int]) -> list[float]:
+        """Log-probs under the weights and the prompt that a response was sampled from."""
+        model, shown = self._sampled[key]
+        with torch.no_grad():
+            found = logprobs(model, shown, response, self.trainer.args.temperature)
+        return [float(value) for value in found]
 
     def _replayed(self, plan: Any) -> list[Group]:
-        """Groups of the buffer, with the behaviour that was computed when they were sampled."""
+        """Groups of the buffer, with the behaviour of the weights that sampled them."""
         curriculum = self.trainer.curriculum
         buffer, difficulty = curriculum.buffer, curriculum.difficulty()
         groups = []
@@ -224,9 +243,8 @@ class Witness(TrainerCallback):
                 key = self._key(int(buffer["step"][member]), row, kind, response)
                 plain = self._shown(row, PLAIN, [])
                 reward = float(buffer["reward"][member])
-                group.rollouts.append(
-                    Rollout(response, reward, kind, plain, plain, self._known[key])
-                )
+                behaviour = self._behaviour(key, response)
+                group.rollouts.append(Rollout(response, reward, kind, plain, plain, behaviour))
             groups.append(group)
         return groups
 
@@ -242,9 +260,15 @@ class Witness(TrainerCallback):
         bare = self._bare()
         trained = [(n, p.grad) for n, p in bare.named_parameters() if p.requires_grad]
         gradient = {name: grad.detach().clone() for name, grad in trained}
+        if not self.check:
+            nan = math.nan
+            self.steps.append(Step(nan, nan, nan, {}, gradient, [], [], self._selection))
+            return
         model = copy.deepcopy(bare).double().eval()
-        tiers = self.trainer.settings.tiers
-        found = objective(model, self._start, self._groups, args.temperature, args.beta, tiers)
+        settings = self.trainer.settings
+        uses = {"easy": settings.easy.use, "hard": settings.hard.use}
+        treated = [name for name, use in uses.items() if use and settings.tiers]
+        found = objective(model, self._start, self._groups, args.temperature, args.beta, treated)
         self.steps.append(
             Step(
                 found["loss"],

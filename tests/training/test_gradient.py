@@ -20,7 +20,8 @@ def conditionings(step: Step) -> Counter[int]:
 
 def exercised(case: str, steps: list[Step], accumulation: int) -> dict[str, bool]:
     """What a case is there for must really have happened in it."""
-    tiers = {tier(group.difficulty, case != "grpo") for step in steps for group in step.groups}
+    treated = () if case == "grpo" else ("easy", "hard")
+    tiers = {tier(group.difficulty, treated) for step in steps for group in step.groups}
     last = steps[-1]
     unscored = any(r.reward is None for step in steps for g in step.groups for r in g.rollouts)
     helped = sum((conditionings(step) for step in steps), Counter())

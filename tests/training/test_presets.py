@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,34 @@ def test_the_judge_gets_its_question_and_the_policy_writes_the_reply(tmp_path: P
     assert 0 < replies.tokens <= 4 * 32
     again = trainer.curriculum.services.ask(rows)
     assert replies == again  # keyed by (seed, step, purpose)
+
+
+def test_the_entropy_is_that_of_the_prefix_which_the_policy_wrote(tmp_path: Path) -> None:
+    trainer = made(tmp_path, "edco", max_steps=1)
+    trainer._start(None)
+    generate, written = trainer.collector.generator.generate, []
+
+    def watched(request: Any, sampling: Sampling) -> Any:
+        assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.6, 1.0, 0)
+        assert request.max_tokens_R.tolist() == [64] * 5
+        found = generate(request, sampling)
+        written.extend(zip(request.prompts, found.tokens, strict=True))
+        return found
+
+    trainer.collector.generator.generate = watched
+    rows = np.array([7, 0, 3, 11, 4])
+    values, tokens = trainer.curriculum.services.entropy(rows)
+    assert tokens == sum(len(response) for _, response in written) > 0
+    model = tiny.policy().double()
+    for row, (prompt, response), value in zip(rows, written, values, strict=True):
+        assert prompt.tolist() == tiny.encode(trainer.store.records[row]["prompt"]).tolist()
+        assert 0 < len(response) <= 64
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([[*prompt, *response]])).logits[0]
+        places = range(len(prompt) - 1, len(prompt) + len(response) - 1)
+        chances = [(logits[place] / 0.6).softmax(-1).tolist() for place in places]
+        by_hand = [-sum(p * math.log(p) for p in chance if p > 0) for chance in chances]
+        assert value == pytest.approx(sum(by_hand) / len(by_hand), abs=1e-5)
 
 
 def test_entropy_against_the_plain_formula() -> None:

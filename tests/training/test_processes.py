@@ -1,4 +1,4 @@
-"""Two processes: the gradients, selections and records of one."""
+"""Two processes: the gradients, selections and records of one; every preset on both."""
 
 from __future__ import annotations
 
@@ -6,68 +6,139 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from gradient_cases import as_saved, run
+from gradient_cases import PRESETS, as_saved, run
+from plain_reference import HINTED, Step, tier
 
 import tiny
 from dare.training.checkpoint import verify
 from dare.training.run_folder import FILES
 
 CASES = ("tiers", "all")
+EVERY = (*CASES, *PRESETS)
+RECORDS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 TIMING = ("seconds", "time", "memory_mb")
+TOLERANCE = 1e-5
+REPLAYS = ("dots", "edco", "llm-judge")
+
+
+class Runs(NamedTuple):
+    """The run folders of one process and of two, and what the reference says of the first."""
+
+    one: Path
+    two: Path
+    steps: dict[str, list[Step]]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The run folders of one process and of two, of the same model."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """All cases in one launch of two processes, then each on one, all from the same model."""
     root = tmp_path_factory.mktemp("processes")
     tiny.policy().save_pretrained(root / "model")
     script = Path(__file__).with_name("gradient_cases.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
     command += ["--master_port", "0", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
-    command += [str(script), str(root / "model"), str(root / "two"), *CASES]
+    command += [str(script), str(root / "model"), str(root / "two"), *EVERY]
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     (root / "two").mkdir()
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=300, check=False
+        command, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    for case in CASES:
-        _, steps = run(case, root / "one" / case)
-        torch.save(as_saved(steps), root / "one" / f"{case}.pt")
-    return root / "one", root / "two"
+    steps = {}
+    for case in EVERY:
+        trainer, steps[case] = run(case, root / "one" / case)
+        torch.save(as_saved(trainer, steps[case]), root / "one" / f"{case}.pt")
+    return Runs(root / "one", root / "two", steps)
+
+
+def saved(runs: Runs, case: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    one, two = (torch.load(folder / f"{case}.pt") for folder in (runs.one, runs.two))
+    return one, two
+
+
+def replayed(step: Step) -> int:
+    return sum(group.replayed for group in step.groups)
+
+
+def apart(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> float:
+    assert first.keys() == second.keys()
+    return max(float((value - second[name]).abs().max()) for name, value in first.items())
+
+
+@pytest.mark.parametrize("case", EVERY)
+def test_one_process_has_the_loss_and_the_gradient_of_the_reference(case, runs) -> None:
+    lines = tiny.lines(runs.one / case / "metrics.jsonl")
+    for step, line in zip(runs.steps[case], lines, strict=True):
+        assert step.distance() < TOLERANCE
+        assert line["loss"] == pytest.approx(step.loss, abs=TOLERANCE)
+        assert line["objective_clipped"] == pytest.approx(step.clipped, abs=TOLERANCE)
+        assert line["objective_kl"] == pytest.approx(step.kl, abs=TOLERANCE)
+        assert sum(len(group.rollouts) for group in step.groups) == 48
+        # Far above the tolerance, or the comparison would say nothing.
+        assert max(float(value.abs().max()) for value in step.gradient.values()) > 1e-2
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_processes_have_the_gradient_of_one_and_of_the_reference(case, folders) -> None:
-    one, two = (torch.load(folder / f"{case}.pt") for folder in folders)
-    assert len(one) == len(two) == 2
-    for alone, together in zip(one, two, strict=True):
-        assert tiny.close(alone["selection"], together["selection"], 1e-6)
-        assert together["distance"] < 1e-5
-        assert together["loss"] == pytest.approx(alone["loss"], abs=1e-5)
-        for name, value in alone["gradient"].items():
-            assert float((value - together["gradient"][name]).abs().max()) < 1e-5
+def test_two_processes_have_the_gradient_of_the_reference(case, runs) -> None:
+    assert max(saved(runs, case)[1]["distances"]) < TOLERANCE
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", FILES)
-def test_the_run_folder_is_written_once(case, name, folders) -> None:
-    one, two = (tiny.lines(folder / case / name) for folder in folders)
+@pytest.mark.parametrize("case", EVERY)
+def test_two_processes_select_and_update_like_one(case, runs) -> None:
+    one, two = saved(runs, case)
+    assert len(one["gradients"]) == len(two["gradients"]) == 2
+    assert tiny.close(one["selections"], two["selections"], 1e-6)
+    assert tiny.close(one["difficulty"], two["difficulty"], 1e-5)
+    for alone, together in zip(one["gradients"], two["gradients"], strict=True):
+        assert apart(alone, together) < TOLERANCE
+    assert apart(one["weights"], two["weights"]) < TOLERANCE
+    assert apart(one["weights"], tiny.policy().state_dict()) > 1e-2
+
+
+@pytest.mark.parametrize("case", PRESETS)
+def test_a_preset_did_what_it_is_there_for(case, runs) -> None:
+    preset = case.removeprefix("preset ")
+    steps = runs.steps[case]
+    groups = [group for step in steps for group in step.groups]
+    tiers = {tier(group.difficulty) for group in groups}
+    hinted = any(r.conditioning == HINTED for group in groups for r in group.rollouts)
+    drift = max(abs(ratio - 1.0) for step in steps for ratio in step.ratios)
+    easy = preset in ("dare", "paper") or preset.endswith("+easy")
+    hard = preset in ("dare", "paper") or preset.endswith("+hard")
+    if easy or hard or preset.startswith("grpo+"):  # an ablation sees the tier that it leaves alone
+        assert tiers == {"easy", "medium", "hard"}
+    assert hinted == hard
+    assert any(replayed(step) for step in steps) == (preset in (*REPLAYS, "current-fr"))
+    # The ratio is 1 where a step trains on what its own policy sampled from the bare prompt.
+    assert (drift > 0.2) == (hard or preset in REPLAYS)
+    guessed = {0.5} == set(saved(runs, case)[0]["difficulty"])
+    assert guessed == (preset == "grpo")
+    assert easy or hard or {len(group.rollouts) for group in groups} == {8}
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [(case, name) for case in CASES for name in FILES]
+    + [(case, name) for case in PRESETS for name in RECORDS],
+)
+def test_the_run_folder_is_written_once(case, name, runs) -> None:
+    one, two = (tiny.lines(folder / case / name) for folder in (runs.one, runs.two))
     assert len(one) == len(two) > 0
     for alone, together in zip(one, two, strict=True):
         assert tiny.close(tiny.without(alone, TIMING), tiny.without(together, TIMING), 1e-4)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_checkpoint_of_two_processes_is_whole(case, folders) -> None:
+def test_the_checkpoint_of_two_processes_is_whole(case, runs) -> None:
     names = [
         {str(path.relative_to(folder / case)) for path in (folder / case).rglob("*")}
-        for folder in folders
+        for folder in (runs.one, runs.two)
     ]
-    assert verify(folders[1] / case / "checkpoint-2") is None
+    assert verify(runs.two / case / "checkpoint-2") is None
     states = {f"checkpoint-2/rng_state_{rank}.pth" for rank in range(2)}
     assert names[1] - names[0] == states
     assert names[0] - names[1] == {"checkpoint-2/rng_state.pth"}

@@ -168,4 +168,4 @@ def _conclude(made: Any, base: str | None, json: bool, fields: Sequence[str] = (
 _OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
 study.command(context_settings=_OPEN)(methods)
 study.command(context_settings=_OPEN)(sweep)
-study.command()(estimators)
+study.command(context_settings=_OPEN)(estimators)

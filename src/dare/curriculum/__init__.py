@@ -3,7 +3,7 @@
 from dare.curriculum.batch import TrainBatch
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.curriculum import Curriculum
-from dare.curriculum.estimators import Services
+from dare.curriculum.estimators import Estimator, Outcome, Services
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.prompts import PromptTable, prompt_id
 from dare.curriculum.refresh import ScoreRequest
@@ -13,7 +13,9 @@ from dare.curriculum.tiers import Tier
 __all__ = [
     "Conditioning",
     "Curriculum",
+    "Estimator",
     "Finish",
+    "Outcome",
     "PromptTable",
     "RolloutBatch",
     "RolloutBuffer",

@@ -131,7 +131,7 @@ class Curriculum:
             chance = self.selector.probability(self.estimator.signal(), self._tier_P())
             spent += self.foresight.refresh(chance, self.step, share)
             self._forecast(self.foresight)
-        if scorer is not None and self.config.estimator.name == "snis":
+        if scorer is not None and self.estimator.rescores:
             left = token_budget - spent
             request = choose_stale(self.buffer, self._chance, self.step, left)
             if len(request.uid_R):
@@ -223,12 +223,12 @@ class Curriculum:
             self._planner.usual_prompts,
             forecast=self.foresight is not None and self.foresight.ready,
         )
+        groups, room = self._planner.replay(keyed_rng(seed, step, "replay"))
         kept = self.estimator.keep(step)
-        if kept is None:
-            groups, room = self._planner.replay(keyed_rng(seed, step, "replay"))
-        else:
-            # These groups were rolled out in this very step: they may fill all of it.
-            groups, room = self._planner.groups_of(kept, step), self.config.rollout_budget
+        if kept is not None:
+            # These groups were rolled out in this very step: they may fill all that replay leaves.
+            groups = self._planner.with_own(groups, room, kept, step)
+            room = self.config.rollout_budget
             others = rows[~np.isin(rows, kept)]
             rows = others if len(others) else rows
         return self._planner.train(step, rows, difficulty, groups, room)

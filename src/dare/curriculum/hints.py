@@ -8,7 +8,6 @@ that would is cut back to the last complete statement before it, or dropped (`An
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from dare.curriculum.answer_guard import AnswerGuard, Equal
 from dare.errors import require
@@ -17,33 +16,6 @@ MIN_CHARS = 14
 MAX_CHARS = 280
 _FILLER = 2.5  # plain words that score less are talk: better than nothing, not worth adding
 _MAX_PIECES = 120  # the best of a long text; bounds the work on hostile input
-
-_ENDINGS = {
-    "boxed": r"give your own complete solution within \boxed{}.",
-    "####": 'give your own complete solution with the final answer after "####".',
-}
-
-
-def hinted(
-    question: str, fragments: list[str], *, style: Literal["boxed", "####"] = "boxed"
-) -> str:
-    """The question followed by a reasoning skeleton, in the paper's wording."""
-    require(fragments, "fragments", fragments, "use think_longer for a prompt without a hint")
-    steps = "\n".join(f"  {i}. {fragment}" for i, fragment in enumerate(fragments, 1))
-    return (
-        f"{question}\n\n"
-        "Helpful hint from one previous successful attempt on this same problem:\n"
-        f"- Guided reasoning skeleton:\n{steps}\n\n"
-        f"Use the hint as guidance, but still reason carefully and {_ENDINGS[style]}"
-    )
-
-
-def think_longer(question: str) -> str:
-    """The question followed by the paper's request to take more time."""
-    return (
-        f"{question}\n\nThis is a challenging problem. Please think longer and more carefully. "
-        "Break it down step by step before giving your final answer."
-    )
 
 
 def skeleton(

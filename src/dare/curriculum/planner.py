@@ -71,10 +71,12 @@ class Planner:
         groups = self._buffer.replayable() if room else np.empty(0, np.int64)
         return rng.permutation(groups), room
 
-    def groups_of(self, rows: Array, step: int) -> Array:
-        """Buffer groups that these prompts got in this step."""
-        here = (self._buffer["step"] == step) & np.isin(self._buffer["prompt"], rows)
-        return np.unique(self._buffer["group"][here])
+    def with_own(self, groups: Array, room: int, rows: Array, step: int) -> Array:
+        """Replayed groups of earlier steps, what `room` holds, then those of `rows` in this one."""
+        now = self._buffer["step"] == step
+        own = np.unique(self._buffer["group"][now & np.isin(self._buffer["prompt"], rows)])
+        older = groups[~np.isin(groups, self._buffer["group"][now])]
+        return np.concatenate([self._affordable(older, room)[0], own])
 
     def _affordable(self, groups: Array, room: int) -> tuple[Array, int]:
         """The groups, in order, that fit into `room` rollouts, and how many they hold."""

@@ -9,8 +9,8 @@ of the references' success to a temperature t and bias c: answer = sigmoid(logit
 
 Departures: no dropout; tanh form of GELU (numpy has no erf); population standard deviation, so one
 reference is enough; adapters start equal and the calibration starts as the identity, so an
-untrained head is attention by similarity, not noise; queries and references never overlap in
-training; no linear refit on the references, where each would attend to its own label.
+untrained head is attention by similarity, not noise; no linear refit on the references, where
+each would attend to its own label. `teacher_fit` trains it.
 
 Suffixes: P prompts, B query batch, N references, H embedding, D adapter width.
 """
@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,25 +31,13 @@ _BASE_RANGE = (1e-4, 1 - 1e-4)  # keeps logit(b) finite when every reference is 
 _TEMP_RANGE = (1e-2, 10.0)
 _GELU = math.sqrt(2 / math.pi)
 _ADAPTER = ("in_gain", "in_shift", "w1", "b1", "w2", "b2", "w3", "b3", "out_gain", "out_shift")
-_EVAL_ROWS = 4096  # rows scored per side and FitPoint, so that scoring stays cheaper than fitting
-
-
-@dataclass(frozen=True)
-class FitPoint:
-    """Errors after `step` updates; held-out prompts are never references nor training queries."""
-
-    step: int
-    train_bce: float
-    train_mae: float
-    held_out_bce: float
-    held_out_mae: float
 
 
 class TeacherHead:
     """Predicts success rates of prompts from those of references under the same policy."""
 
     def __init__(self, params: dict[str, Array], tau: float = 1.0) -> None:
-        _require(0 < tau < math.inf, f"tau={tau}: use a finite attention temperature above 0")
+        ensure(0 < tau < math.inf, f"tau={tau}: use a finite attention temperature above 0")
         self.params, self.tau = params, float(tau)
 
     @classmethod
@@ -58,9 +45,9 @@ class TeacherHead:
         cls, dim: int, hidden: int = 896, seed: int = 0, tau: float = 1.0, dtype: str = "float32"
     ) -> TeacherHead:
         """Random adapters from H = `dim` to D = `hidden` (896 in DOTS)."""
-        _require(dim >= 1, f"dim={dim}: use the embedding width, at least 1")
-        _require(hidden >= 2, f"hidden={hidden}: use at least 2, LayerNorm needs a spread")
-        _require(dtype in ("float32", "float64"), f"dtype={dtype!r}: use 'float32' or 'float64'")
+        ensure(dim >= 1, f"dim={dim}: use the embedding width, at least 1")
+        ensure(hidden >= 2, f"hidden={hidden}: use at least 2, LayerNorm needs a spread")
+        ensure(dtype in ("float32", "float64"), f"dtype={dtype!r}: use 'float32' or 'float64'")
         rng = np.random.default_rng(seed)
         adapter: dict[str, Array] = {"in_gain": np.ones(dim), "in_shift": np.zeros(dim)}
         for layer, width in ((1, dim), (2, hidden), (3, hidden)):
@@ -75,17 +62,22 @@ class TeacherHead:
         return cls({k: v.astype(dtype) for k, v in params.items()}, tau)
 
     def predict(
-        self, queries_PH: Array, references_NH: Array, success_N: npt.ArrayLike, chunk: int = 2048
-    ) -> Array:
-        """Success probability of every query; working memory is O(chunk * (H + D + N))."""
-        _require(chunk >= 1, f"chunk={chunk}: use at least 1 row")
-        queries = self._embeddings("queries_PH", queries_PH, empty=True)
-        keys_ND, _ = self._adapt("reference", self._embeddings("references_NH", references_NH))
-        success = _rates("success_N", success_N, len(keys_ND))
+        self, queries_PH: Array, references_NH: Array, success_N: npt.ArrayLike,
+        chunk: int = 2048, *, calibrated: bool = True,
+    ) -> Array:  # fmt: skip
+        """Success probability of every query; working memory is O(chunk * (H + D + N)).
+
+        Without `calibrated` it is b, before the group-statistics temperature and bias.
+        """
+        ensure(chunk >= 1, f"chunk={chunk}: use at least 1 row")
+        queries = self.check_embeddings("queries_PH", queries_PH, empty=True)
+        keys_ND, _ = self._adapt("reference", self.check_embeddings("references_NH", references_NH))
+        success = check_success("success_N", success_N, len(keys_ND))
         out_P = np.empty(len(queries), dtype=keys_ND.dtype)
         for start in range(0, len(queries), chunk):
             z_BD, _ = self._adapt("query", queries[start : start + chunk])
-            out_P[start : start + chunk] = _sigmoid(self._logits(z_BD, keys_ND, success)[0])
+            logit_B, cache = self._logits(z_BD, keys_ND, success)
+            out_P[start : start + chunk] = _sigmoid(logit_B) if calibrated else cache[1]
         return out_P
 
     def loss_and_grad(
@@ -93,11 +85,11 @@ class TeacherHead:
         references_NH: Array, success_N: npt.ArrayLike,
     ) -> tuple[float, dict[str, Array]]:  # fmt: skip
         """Mean binary cross-entropy against observed success rates, and its exact gradient."""
-        z_BD, z_cache = self._adapt("query", self._embeddings("queries_BH", queries_BH))
-        references = self._embeddings("references_NH", references_NH)
+        z_BD, z_cache = self._adapt("query", self.check_embeddings("queries_BH", queries_BH))
+        references = self.check_embeddings("references_NH", references_NH)
         keys_ND, key_cache = self._adapt("reference", references)
-        y_B = _rates("targets_B", targets_B, len(z_BD)).astype(z_BD.dtype)
-        success = _rates("success_N", success_N, len(keys_ND)).astype(z_BD.dtype)
+        y_B = check_success("targets_B", targets_B, len(z_BD)).astype(z_BD.dtype)
+        success = check_success("success_N", success_N, len(keys_ND)).astype(z_BD.dtype)
         logit_B, cache = self._logits(z_BD, keys_ND, success)
         weight, base, base_logit, temp, stats, act, out = cache
         loss = float(np.mean(np.logaddexp(0, logit_B) - y_B * logit_B))  # never takes log(0)
@@ -116,99 +108,48 @@ class TeacherHead:
         grads |= self._adapt_grad("query", z_cache, d_score @ keys_ND)
         return loss, grads | self._adapt_grad("reference", key_cache, d_score.T @ z_BD)
 
-    def fit(
-        self, embeddings_PH: Array, success_P: npt.ArrayLike, *, steps: int, batch: int = 256,
-        references: int = 256, lr: float = 1e-3, seed: int = 0, groups: npt.ArrayLike | None = None,
-        held_out: float = 0.1,
-    ) -> list[FitPoint]:  # fmt: skip
-        """Train with Adam (linear warm-up and decay, as in DOTS) and return about ten FitPoints.
+    @property
+    def width(self) -> int:
+        """H, the embedding width that it reads."""
+        return len(self.params["query.in_gain"])
 
-        `groups` labels the policy snapshot of each row: each step takes its references and its
-        queries from one snapshot. Rows with equal embeddings are one prompt and stay on one side
-        of the held-out split, or a prompt seen under one snapshot would leak into another.
-        """
-        for name, count in (("steps", steps), ("batch", batch), ("references", references)):
-            _require(count >= 1, f"{name}={count}: use at least 1")
-        _require(0 < lr < math.inf, f"lr={lr}: use a finite rate above 0")
-        _require(0 < held_out < 1, f"held_out={held_out}: use a share between 0 and 1")
-        rows = self._embeddings("embeddings_PH", embeddings_PH)
-        success = _rates("success_P", success_P, len(rows))
-        labels = np.zeros(len(rows), np.int64) if groups is None else np.asarray(groups)
-        fix = f"pass one label per row, shape {success.shape}"
-        _require(labels.shape == success.shape, f"groups has shape {labels.shape}: {fix}")
-        group_P = np.unique(labels, return_inverse=True)[1]
-        setup = np.random.default_rng([seed, 0])  # its own stream: scoring cannot shift training
-        held_P = _hold_out(rows, held_out, setup)
-        pools = [np.flatnonzero((group_P == g) & ~held_P) for g in range(group_P.max() + 1)]
-        short = min(len(pool) for pool in pools)
-        fix = f"lower it below {short}, the training rows of the smallest group, or merge groups"
-        _require(references < short, f"references={references}: {fix}")
-        anchors = [setup.choice(pool, references, replace=False) for pool in pools]
-        free_P = ~held_P
-        free_P[np.concatenate(anchors)] = False  # a reference would be scored against itself
-        sides = [setup.permutation(np.flatnonzero(s))[:_EVAL_ROWS] for s in (free_P, held_P)]
-
-        def score(step: int) -> FitPoint:
-            errors: list[float] = []
-            for side in sides:
-                p = np.empty(len(side))
-                for g, anchor in enumerate(anchors):
-                    mine = group_P[side] == g
-                    p[mine] = self.predict(rows[side[mine]], rows[anchor], success[anchor])
-                y, safe = success[side], np.clip(p, 1e-12, 1 - 1e-12)
-                errors.append(-float(np.mean(y * np.log(safe) + (1 - y) * np.log1p(-safe))))
-                errors.append(float(np.mean(np.abs(p - y))))
-            return FitPoint(step, *errors)
-
-        history, rng, train_P = [score(0)], np.random.default_rng([seed, 1]), np.concatenate(pools)
-        first, second = ({k: np.zeros_like(v) for k, v in self.params.items()} for _ in range(2))
-        warmup = max(1, min(100, steps // 10))
-        for step in range(1, steps + 1):
-            pool = pools[group_P[rng.choice(train_P)]]  # a group's chance is its share of rows
-            drawn = rng.choice(pool, min(len(pool), references + batch), replace=False)
-            ref, query = drawn[:references], drawn[references:]
-            loss, grads = self.loss_and_grad(rows[query], success[query], rows[ref], success[ref])
-            _require(math.isfinite(loss), f"lr={lr}: loss became {loss} at step {step}; lower lr")
-            rate = lr * min(step / warmup, (steps - step + 1) / (steps - warmup + 1))
-            for k, grad in grads.items():
-                first[k] += 0.1 * (grad - first[k])
-                second[k] += 0.001 * (grad * grad - second[k])
-                spread = np.sqrt(second[k] / (1 - 0.999**step)) + 1e-8
-                self.params[k] -= rate / (1 - 0.9**step) * first[k] / spread
-            if step % max(1, steps // 10) == 0 or step == steps:
-                history.append(score(step))
-        return history
+    def digest(self) -> str:
+        """A short hash of everything that decides its predictions."""
+        found = hashlib.sha256(repr(self.tau).encode())
+        for name, value in sorted(self.params.items()):
+            found.update(f"{name} {value.dtype} {value.shape}".encode() + value.tobytes())
+        return found.hexdigest()[:16]
 
     def state_dict(self) -> dict[str, Array]:
-        """Copies of the parameters and the attention temperature: plain arrays, for np.savez."""
+        """Copies of the parameters and the attention temperature: plain arrays."""
         return {k: v.copy() for k, v in self.params.items()} | {"tau": np.array(self.tau)}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Replace all parameters, taking over their precision; on an error nothing changes."""
         wrong = sorted(set(state) ^ {*self.params, "tau"})
-        _require(not wrong, f"state keys {wrong} are missing or unknown: pass a state_dict()")
+        ensure(not wrong, f"state keys {wrong} are missing or unknown: pass a state_dict()")
         arrays = {k: np.array(state[k]) for k in self.params}
         precision = arrays["query.w1"].dtype
-        _require(precision in (np.float32, np.float64), f"state is {precision}: use float32 or 64")
+        ensure(precision in (np.float32, np.float64), f"state is {precision}: use float32 or 64")
         for k, array in arrays.items():
             want, name = self.params[k].shape, f"state[{k!r}]"
             fix = f"this head has {want}; init it with the dim and hidden of the saved one"
-            _require(array.shape == want, f"{name} has shape {array.shape}: {fix}")
-            _require(array.dtype == precision, f"{name} is {array.dtype}: cast it to {precision}")
-            _require(bool(np.isfinite(array).all()), f"{name} holds nan or inf: use another save")
+            ensure(array.shape == want, f"{name} has shape {array.shape}: {fix}")
+            ensure(array.dtype == precision, f"{name} is {array.dtype}: cast it to {precision}")
+            ensure(bool(np.isfinite(array).all()), f"{name} holds nan or inf: use another save")
         loaded = TeacherHead(arrays, float(state["tau"]))
         self.params, self.tau = loaded.params, loaded.tau
 
-    def _embeddings(self, name: str, values: Array, empty: bool = False) -> Array:
+    def check_embeddings(self, name: str, values: Array, empty: bool = False) -> Array:
         """Shape and finiteness, checked in slices so that a memory-mapped array stays on disk."""
-        rows, dim = np.asarray(values), len(self.params["query.in_gain"])
+        rows, dim = np.asarray(values), self.width
         fix = f"pass (rows, {dim}), or init the head with another dim"
-        _require(rows.ndim == 2 and rows.shape[1] == dim, f"{name} has shape {rows.shape}: {fix}")
-        _require(empty or len(rows) > 0, f"{name} has 0 rows: pass at least one")
+        ensure(rows.ndim == 2 and rows.shape[1] == dim, f"{name} has shape {rows.shape}: {fix}")
+        ensure(empty or len(rows) > 0, f"{name} has 0 rows: pass at least one")
         for start in range(0, len(rows), 2048):
             bad = ~np.isfinite(rows[start : start + 2048]).all(axis=1)
             row = start + int(bad.argmax())
-            _require(not bad.any(), f"{name}[{row}] holds nan or inf: drop or embed it again")
+            ensure(not bad.any(), f"{name}[{row}] holds nan or inf: drop or embed it again")
         return rows
 
     def _logits(self, z_BD: Array, keys_ND: Array, success_N: Array) -> tuple[Array, list[Array]]:
@@ -251,27 +192,21 @@ class TeacherHead:
         return {f"{part}.{k}": grad for k, grad in zip(_ADAPTER, flat, strict=True)}
 
 
-def _require(condition: bool, message: str) -> None:
+def ensure(condition: bool, message: str) -> None:
+    """ValueError with the message unless the condition holds."""
     if not condition:
         raise ValueError(message)
 
 
-def _rates(name: str, values: npt.ArrayLike, length: int) -> Array:
+def check_success(name: str, values: npt.ArrayLike, length: int) -> Array:
+    """`length` success rates, or an error that names the first bad one."""
     rates = np.asarray(values, dtype=np.float64)
     fix = f"pass one rate for each of the {length} embeddings"
-    _require(rates.shape == (length,), f"{name} has shape {rates.shape}: {fix}")
+    ensure(rates.shape == (length,), f"{name} has shape {rates.shape}: {fix}")
     bad = ~((rates >= 0) & (rates <= 1))  # written so that nan counts as bad
     i = int(bad.argmax())
-    _require(not bad.any(), f"{name}[{i}] = {rates[i]}: use success rates in [0, 1]")
+    ensure(not bad.any(), f"{name}[{i}] = {rates[i]}: use success rates in [0, 1]")
     return rates
-
-
-def _hold_out(rows_PH: Array, share: float, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Mask of a random share of the distinct embeddings, whatever the order of the rows."""
-    digests = [hashlib.blake2b(row.tobytes(), digest_size=16).hexdigest() for row in rows_PH]
-    names, prompt_P = np.unique(digests, return_inverse=True)
-    held = rng.permutation(len(names)) < max(1, round(share * len(names)))
-    return np.asarray(held[prompt_P])
 
 
 def _normalise(x: Array) -> tuple[Array, Array]:

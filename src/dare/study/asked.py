@@ -15,7 +15,6 @@ from dare.curriculum.estimators.entropy import EntropyEstimator
 from dare.curriculum.estimators.judge import JudgeEstimator, Replies
 from dare.curriculum.estimators.teacher import TeacherEstimator
 from dare.curriculum.teacher_head import TeacherHead
-from dare.errors import InvalidInput
 from dare.study.cost import Cost
 from dare.study.fresh import fresh_rollouts
 
@@ -110,17 +109,3 @@ class Asked:
 
     def _rng(self, purpose: str) -> np.random.Generator:
         return keyed_rng(self._trainer.args.seed, self._step, f"study {purpose}")
-
-
-def load_teacher(path: str) -> TeacherHead:
-    """A head whose state_dict() was saved with np.savez."""
-    try:
-        with np.load(path) as saved:
-            state = {name: saved[name] for name in saved.files}
-        dim, hidden = state["query.w1"].shape
-        head = TeacherHead.init(dim, hidden)
-        head.load_state_dict(state)
-    except (OSError, KeyError, ValueError) as error:
-        fix = f"must be a TeacherHead's state_dict(), saved with np.savez ({error})"
-        raise InvalidInput("--teacher", path, fix) from None
-    return head

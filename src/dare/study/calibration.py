@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from dare.curriculum.arrays import Array
+from dare.evaluation.intervals import wilson
 
-Z = 1.959963984540054
-"""Two-sided 95 % of a normal distribution."""
 BINS = 10
 NEAR = 0.1
 """Predictions within 0.5 +- this count as near 0.5."""
-
-
-def wilson(rate: float, trials: float, z: float = Z) -> tuple[float, float]:
-    """Wilson score interval of a rate seen in so many trials (which need not be whole)."""
-    if trials <= 0:
-        return 0.0, 1.0
-    scale = 1.0 + z * z / trials
-    centre = (rate + z * z / (2.0 * trials)) / scale
-    half = z / scale * math.sqrt(rate * (1.0 - rate) / trials + z * z / (4.0 * trials * trials))
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def effective_trials(rate_Q: Array, trials_Q: Array) -> float:

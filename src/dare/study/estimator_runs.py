@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dare.curriculum.teacher_head import TeacherHead
 from dare.errors import InvalidInput, require
 from dare.study.estimator_report import markdown
 from dare.study.estimator_table import summarise
 from dare.study.estimators import Measurement, watch
+from dare.teacher_file import load_head
 from dare.training.progress import RichProgress
 from dare.training.recipe import build
 
@@ -26,11 +26,11 @@ def run_estimators(
     folder: Path,
     wanted: Measurement,
     seeds: int = 1,
-    teacher: TeacherHead | None = None,
-    teacher_name: str | None = None,
+    teacher: str | None = None,
 ) -> dict[str, Any]:
     """Run what is missing, then write estimators.json and estimators.md; returns the figures.
 
+    `teacher` is the file of a trained DOTS head.
     A seed whose `points.json` is there is finished; one that was cut off starts anew.
     """
     require(seeds >= 1, "--seeds", seeds, "needs at least 1")
@@ -38,7 +38,7 @@ def run_estimators(
     settings = {
         "recipe": dict(recipe),
         "measurement": dataclasses.asdict(wanted),
-        "teacher": teacher_name,
+        "teacher": None if teacher is None else [teacher, load_head(teacher).head.digest()],
     }
     _claim(folder, json.loads(json.dumps(settings, default=str)))
     runs = []
@@ -76,7 +76,7 @@ def run_one(
     folder: Path,
     wanted: Measurement,
     seed: int,
-    teacher: TeacherHead | None = None,
+    teacher: str | None = None,
 ) -> dict[str, Any]:
     """One run under the eyes of all estimators.
 
@@ -96,7 +96,7 @@ def run_one(
     trainer.quiet()
     processes = trainer.accelerator.num_processes
     require(processes == 1, "processes", processes, "run the study in one process")
-    study = watch(trainer, wanted, teacher)
+    study = watch(trainer, wanted, trainer.policy_services().teacher(teacher))
     trainer.train()
     lines = (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return study.result([json.loads(line) for line in lines])

@@ -22,7 +22,9 @@ _DRAWS = 2000
 def summarise(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """All figures of the runs (one a seed, as `EstimatorStudy.result` gives them)."""
     columns = _columns(runs)
-    names = [name for name in ESTIMATORS if name in runs[0]["points"][0]["estimates"]]
+    measured = runs[0]["points"][0]["estimates"]
+    names = [name for name in ESTIMATORS if name in measured]
+    names += [name for name in measured if name not in ESTIMATORS]
     estimators = {name: _of(name, runs, columns) for name in names}
     keys = ("mae", "mae_low", "mae_high", "mse", "by_step", "seen", "unseen")
     intrinsic = {key: estimators["current-fr"][key] for key in keys}
@@ -63,7 +65,7 @@ def _of(name: str, runs: Sequence[dict[str, Any]], columns: dict[str, Array]) ->
     predicted, truth, trials = columns[f"of {name}"], columns["truth"], columns["trials"]
     low, high = interval(np.abs(predicted - truth), columns["prompt"], columns["seed"])
     return {
-        "about": ESTIMATORS[name],
+        "about": ESTIMATORS.get(name, "dare with other settings"),
         **errors(predicted, truth),
         "mae_low": low,
         "mae_high": high,

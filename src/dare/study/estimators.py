@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import TrainerCallback
 
+from dare.config import CurriculumConfig
 from dare.curriculum.arrays import Array, keyed_rng
 from dare.curriculum.coldstart import check_embeddings
 from dare.curriculum.teacher_head import TeacherHead
@@ -34,6 +35,8 @@ class Measurement:
     prompts: int = 200
     rollouts: int = 64
     estimators: tuple[str, ...] = tuple(ESTIMATORS)
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """`dare` with other settings, by name: what each setting does to the error of the estimate."""
 
     def __post_init__(self) -> None:
         require(self.at and min(self.at) >= 1, "--at", self.at, "name steps from 1 on")
@@ -42,6 +45,10 @@ class Measurement:
         for name in self.estimators:
             if name not in ESTIMATORS:
                 raise InvalidInput("--estimators", name, suggest(name, ESTIMATORS))
+        for name, changes in self.variants.items():
+            fix = "is the name of an estimator; choose another"
+            require(name not in ESTIMATORS, "--variant", name, fix)
+            CurriculumConfig().replace(changes)  # an unknown setting is told before anything runs
 
 
 def choose_prompts(seen_P: Array, count: int, rng: np.random.Generator) -> Array:
@@ -62,8 +69,11 @@ class EstimatorStudy(TrainerCallback):
         self, trainer: DareTrainer, wanted: Measurement, teacher: TeacherHead | None = None
     ) -> None:
         self._trainer, self._wanted, self._teacher = trainer, wanted, teacher
-        self._watching = [name for name in WATCHING if name in wanted.estimators]
+        self._watching: dict[str, Mapping[str, Any] | None] = dict.fromkeys(
+            name for name in WATCHING if name in wanted.estimators
+        )
         check_scores(self._watching, trainer.settings)
+        self._watching |= wanted.variants
         last, steps = max(wanted.at), int(trainer.args.max_steps)
         require(last <= steps, "--at", last, f"the run ends after {steps} steps")
         if "teacher" in wanted.estimators:

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from dare.evaluation.intervals import Interval, bootstrap
+
+__all__ = [
+    "Curve",
+    "Interval",
+    "auc",
+    "bootstrap",
+    "bootstrap_median",
+    "median_reached",
+    "memory_mb",
+    "reached",
+    "seconds",
+    "speed_up",
+]
+
 Curve = Sequence[dict[str, Any]]
-
-
-class Interval(NamedTuple):
-    """A mean over seeds and its 95 % bootstrap interval; None where it is not defined."""
-
-    mean: float | None
-    low: float | None
-    high: float | None
 
 
 def reached(curve: Curve, target: float) -> dict[str, Any] | None:
@@ -65,19 +72,6 @@ def median_reached(values: Sequence[float | None]) -> float | None:
         return None
     middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
     return middle if math.isfinite(middle) else None
-
-
-def bootstrap(values: Sequence[float | None], draws: int = 2000) -> Interval:
-    """Mean over seeds and the 2.5 % and 97.5 % quantiles of means of seeds drawn again.
-
-    The draws are always the same. None anywhere leaves the mean undefined.
-    """
-    if not values or any(value is None for value in values):
-        return Interval(None, None, None)
-    array = np.asarray(values, dtype=float)
-    means = np.random.default_rng(0).choice(array, size=(draws, len(array))).mean(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Interval(float(array.mean()), float(low), float(high))
 
 
 def bootstrap_median(values: Sequence[float | None], draws: int = 2000) -> Interval:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ class Watched(Estimator):
     def __init__(self, own: Estimator, shadows: Shadows) -> None:
         self.own, self._shadows = own, shadows
         self.count, self.probe_group, self.uses_prior = own.count, own.probe_group, own.uses_prior
+        self.rescores = own.rescores
 
     def set_prior(self, prior_P: Array) -> None:
         """The cold start is done: the outcome that comes next is that of the references."""
@@ -86,10 +87,16 @@ class Shadows:
     """The watching estimators of one run, and the tokens that alignment has taken so far."""
 
     def __init__(
-        self, curriculum: Curriculum, names: Sequence[str], embeddings: Array | None = None
+        self,
+        curriculum: Curriculum,
+        watching: Mapping[str, Mapping[str, Any] | None],
+        embeddings: Array | None = None,
     ) -> None:
+        """`watching`: names of estimators, and with settings those that are `dare` with these."""
         self._curriculum, self._embeddings = curriculum, embeddings
-        self.watchers = {name: build_watcher(name, curriculum) for name in names}
+        self.watchers = {
+            name: build_watcher(name, curriculum, changes) for name, changes in watching.items()
+        }
         self._references_due = False
         self._read = False
         self.rescored, self.read_again, self.read_first, self.cold = 0, 0, 0, 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from dare.config import CurriculumConfig
 from dare.curriculum.arrays import Array
@@ -49,20 +50,26 @@ class Watcher:
     cost: Cost = field(default_factory=Cost)
 
 
-def build_watcher(name: str, curriculum: Curriculum) -> Watcher:
-    """The estimator of that name over the curriculum's prompts and buffer."""
+def build_watcher(
+    name: str, curriculum: Curriculum, changes: Mapping[str, Any] | None = None
+) -> Watcher:
+    """The estimator of that name over the curriculum's prompts and buffer.
+
+    With `changes` (settings by dotted name) it is `dare` with those, whatever the name.
+    """
     run, count = curriculum.config, len(curriculum.prompts)
     buffer = curriculum.buffer
-    if name in ("dare", "dare-no-foresight"):
+    if name in ("dare", "dare-no-foresight") or changes is not None:
         own = run.estimator.name == "snis" and run.estimator.fallback == "shrink"
-        config = run if own else CurriculumConfig.preset("dare")
+        config = (run if own else CurriculumConfig.preset("dare")).replace(changes or {})
         view = NewestView(buffer, config.buffer.rollouts_per_prompt)
         return Watcher(
             SnisEstimator(count, view, config.estimator),
             view,
             config.cold_start.temperature,
-            foresight=name == "dare",
+            foresight=config.foresight.use and name != "dare-no-foresight",
             aligned=True,
+            clip=config.estimator.clip,
         )
     if name in ("paper", "paper-budget"):
         config = CurriculumConfig.preset("paper")
@@ -88,7 +95,7 @@ def build_watcher(name: str, curriculum: Curriculum) -> Watcher:
     raise InvalidInput("estimator", name, f"choose one of {', '.join(WATCHING)}")
 
 
-def check_scores(names: list[str], config: CurriculumConfig) -> None:
+def check_scores(names: Iterable[str], config: CurriculumConfig) -> None:
     """SNIS needs the log-probs of every rollout; some presets never compute them."""
     blind = [name for name in names if name.startswith(("dare", "paper"))]
     if blind and not config.needs_scores:

@@ -20,8 +20,8 @@ from dare.curriculum.rollouts import Conditioning, RolloutBatch
 from dare.policy.batching import IntArray, bucket
 from dare.policy.generate import GenerationRequest, Generator
 from dare.policy.score import Sampling, Scores, score
+from dare.rewards.calling import Rewards
 from dare.training.prompts import PromptStore
-from dare.training.rewards import Rewards
 
 
 @dataclass

@@ -65,7 +65,8 @@ class DareConfig(TrainingArguments):
         metadata={"help": "Helped rollouts are trained on the `original` or the `hinted` prompt."},
     )
     system_prompt: str | None = field(
-        default=None, metadata={"help": "System message put before every prompt."}
+        default=None,
+        metadata={"help": "A shipped template (math, gsm8k, code) or a system message's text."},
     )
     reward_weights: list[float] | None = field(
         default=None, metadata={"help": "Weights of several reward functions; default equal."}

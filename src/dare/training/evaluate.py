@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from accelerate.utils import gather_object
 
+from dare.curriculum.rollouts import Finish
+from dare.evaluation.figures import Responses, basic, by_group
 from dare.policy.generate import GenerationRequest
 from dare.policy.score import Sampling
 from dare.training.prompts import PromptStore
@@ -44,26 +46,12 @@ def evaluate_policy(trainer: DareTrainer, dataset: Any) -> dict[str, Any]:
         )
     ]
     everyone = gather_object(local) if trainer.accelerator.num_processes > 1 else local
-    everyone.sort()
-    level = [store.table.levels[code] for code in store.table.level_P[rows].tolist()]
-    return summary(everyone, level)
-
-
-def summary(records: list[tuple[int, float | None, int, int]], level: list[str]) -> dict[str, Any]:
-    """Means over scored responses, and the same for each level."""
-
-    def of(picked: list[tuple[int, float | None, int, int]]) -> dict[str, Any]:
-        scored = [value for _, value, _, _ in picked if value is not None]
-        return {
-            "accuracy": float(np.mean(scored)) if scored else None,
-            "tokens": float(np.mean([size for _, _, size, _ in picked])),
-            "truncated": float(np.mean([finish for _, _, _, finish in picked])),
-            "responses": len(picked),
-            "unscored": len(picked) - len(scored),
-        }
-
-    by_level = {
-        name: of([record for record in records if level[record[0]] == name])
-        for name in sorted(set(level))
-    }
-    return {**of(records), "by_level": by_level}
+    everyone.sort(key=lambda record: record[0])
+    level = [store.table.levels[code] for code in store.table.level_P.tolist()]
+    responses = Responses.from_lists(
+        [int(rows[place]) for place, *_ in everyone],
+        [value for _, value, _, _ in everyone],
+        [size for _, _, size, _ in everyone],
+        [finish == Finish.LENGTH for *_, finish in everyone],
+    )
+    return {**basic(responses), "by_level": by_group(responses, level, basic)}

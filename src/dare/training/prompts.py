@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dare.curriculum.hints import hinted, think_longer
 from dare.curriculum.prompts import PromptTable
 from dare.curriculum.rollouts import Conditioning
 from dare.errors import InvalidInput
 from dare.policy.batching import IntArray
-
-Message = dict[str, str]
+from dare.templates import Message, template_of
+from dare.templates.encode import encode
 
 
 class PromptStore:
@@ -27,7 +26,7 @@ class PromptStore:
     def __init__(
         self, dataset: Iterable[Mapping[str, Any]], tokenizer: Any, system_prompt: str | None = None
     ) -> None:
-        self._tokenizer, self._system = tokenizer, system_prompt
+        self._tokenizer, self.template = tokenizer, template_of(system_prompt)
         records = [dict(row) for row in dataset]
         if not records:
             raise InvalidInput("train_dataset", 0, "has no rows")
@@ -64,19 +63,11 @@ class PromptStore:
 
     def messages(self, row: int, conditioning: int, fragments: list[str]) -> list[Message]:
         """The conversation that the policy is shown."""
-        prompt = self.records[row]["prompt"]
-        turns: list[Message] = (
-            [{"role": "user", "content": prompt}]
-            if isinstance(prompt, str)
-            else [dict(turn) for turn in prompt]
+        return self.template.messages(
+            self.records[row]["prompt"],
+            think_longer=conditioning == Conditioning.THINK_LONGER,
+            fragments=fragments if conditioning == Conditioning.HINTED else None,
         )
-        if self._system is not None and turns[0]["role"] != "system":
-            turns.insert(0, {"role": "system", "content": self._system})
-        if conditioning == Conditioning.HINTED:
-            turns[-1]["content"] = hinted(turns[-1]["content"], fragments)
-        elif conditioning == Conditioning.THINK_LONGER:
-            turns[-1]["content"] = think_longer(turns[-1]["content"])
-        return turns
 
     def tokens(
         self, row: int, conditioning: int = Conditioning.PLAIN, fragments: list[str] | None = None
@@ -103,16 +94,12 @@ class PromptStore:
         return np.asarray(ids if end is None else [*ids, end], dtype=np.int64)
 
     def encode(self, messages: list[Message]) -> IntArray:
-        """By the chat template; a base model without one reads the contents, one a line."""
-        if getattr(self._tokenizer, "chat_template", None):
-            text = self._tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False
-            )
-            ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        else:
-            text = "\n".join(turn["content"] for turn in messages) + "\n"
-            ids = self._tokenizer(text)["input_ids"]
-        return np.asarray(ids, dtype=np.int64)
+        """Token ids of a conversation; see `dare.templates.encode`."""
+        return encode(self._tokenizer, messages)
+
+    def encode_prompt(self, prompt: str) -> IntArray:
+        """Token ids of a prompt that need not be in the table, as if it were."""
+        return self.encode(self.template.messages(prompt))
 
     def check_lengths(self, context: int, max_tokens: int) -> None:
         """Every plain prompt must leave room for a full response."""

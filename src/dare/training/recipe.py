@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from importlib import import_module, resources
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import yaml
 
 from dare.config import CurriculumConfig, nest
 from dare.errors import InvalidInput, suggest
+from dare.rewards.named import reward_named
 from dare.training.config import DareConfig
 from dare.training.trainer import DareTrainer
 
@@ -110,58 +111,29 @@ def build(recipe: Mapping[str, Any], **kwargs: Any) -> DareTrainer:
         peft = LoraConfig(task_type="CAUSAL_LM", **recipe["peft"])
     return DareTrainer(
         model,
-        _reward(recipe.get("reward", "boxed")),
+        reward_named(recipe.get("reward", "boxed")),
         args,
-        _data(recipe.get("data"), "data"),
-        _data(recipe["eval_data"], "eval_data") if recipe.get("eval_data") else None,
+        load_data(recipe.get("data"), "data"),
+        load_data(recipe["eval_data"], "eval_data") if recipe.get("eval_data") else None,
         tokenizer,
         peft_config=peft,
         **kwargs,
     )
 
 
-def _data(source: Any, field: str) -> list[dict[str, Any]]:
-    """Rows from {tasks: ...}, a JSONL or Parquet file, or a hub id."""
+def load_data(source: Any, field: str) -> list[dict[str, Any]]:
+    """Rows from {tasks: ...}, a data file, a hub id, or {path, split, config, columns}."""
     if isinstance(source, Mapping) and "tasks" in source:
         from dare import tasks
 
         return [dict(problem) for problem in tasks.generate(**source["tasks"])]
-    if isinstance(source, Mapping):
-        source, split = source.get("path"), source.get("split", "train")
-    else:
-        split = "train"
-    if not isinstance(source, str):
-        fix = "name a JSONL or Parquet file, a hub id, or {tasks: {count: 1024, seed: 0}}"
+    path = source.get("path") if isinstance(source, Mapping) else source
+    if not isinstance(path, str) or not path:
+        fix = "name a data file, a hub id, or {tasks: {count: 1024, seed: 0}}"
         raise InvalidInput(field, source, fix)
-    from datasets import load_dataset
+    from dare.data.training_rows import training_rows
 
-    path = Path(source)
-    if path.suffix in (".jsonl", ".json", ".gz", ".parquet"):
-        if not path.is_file():
-            raise InvalidInput(field, source, "there is no such file")
-        kind = "parquet" if path.suffix == ".parquet" else "json"
-        return list(load_dataset(kind, data_files=str(path), split="train"))
-    return list(load_dataset(source, split=split))
-
-
-_REWARDS = {
-    "boxed": "dare.rewards:boxed_reward",
-    "math": "dare.rewards:math_reward",
-    "gsm8k": "dare.rewards:gsm8k_reward",
-    "code": "dare.rewards.code:code_reward",
-}
-
-
-def _reward(name: Any) -> Any:
-    """A shipped reward by name, or `module:function` of your own."""
-    if callable(name):
-        return name
-    module, _, function = _REWARDS.get(str(name), str(name)).partition(":")
-    try:
-        return getattr(import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        fix = f"use one of {', '.join(_REWARDS)}, or 'module:function' ({error})"
-        raise InvalidInput("reward", name, fix) from None
+    return training_rows(dict(source) if isinstance(source, Mapping) else source)
 
 
 def _value(text: str) -> Any:

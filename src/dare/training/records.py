@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dare.curriculum.arrays import Array
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, Finish, RolloutBatch
 from dare.curriculum.tiers import Tier
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
 
 
 def selection_record(plan: StepPlan, rollouts: RolloutBatch) -> dict[str, Any]:
-    """Per prompt of the plan: id, tier, difficulty, group size and realised failure rate."""
+    """Per prompt of the plan: id, tier, difficulty, group size, realised failure rate, tokens."""
     counted = rollouts.plain_R & rollouts.scored_R
-    order = np.argsort(plan.prompt_P)
-    place = order[np.searchsorted(plan.prompt_P[order], rollouts.prompt_R[counted])]
+    everywhere = _places(plan, rollouts)
+    place = everywhere[counted]
+    tokens = np.bincount(everywhere, weights=rollouts.length_R, minlength=len(plan.prompt_P))
     count = np.bincount(place, minlength=len(plan.prompt_P))
     failed = np.bincount(place, weights=1.0 - rollouts.reward_R[counted], minlength=len(count))
     rate = np.divide(failed, count, out=np.full(len(count), np.nan), where=count > 0)
@@ -29,8 +31,15 @@ def selection_record(plan: StepPlan, rollouts: RolloutBatch) -> dict[str, Any]:
         "difficulty": np.round(plan.difficulty_P, 4).tolist(),
         "group_size": plan.group_size_P.tolist(),
         "failure_rate": np.round(rate, 4).tolist(),
+        "tokens": tokens.astype(int).tolist(),
         "replayed_groups": len(plan.replay),
     }
+
+
+def _places(plan: StepPlan, rollouts: RolloutBatch) -> Array:
+    """Where in the plan the prompt of each rollout stands."""
+    order = np.argsort(plan.prompt_P)
+    return order[np.searchsorted(plan.prompt_P[order], rollouts.prompt_R)]
 
 
 def sample_records(

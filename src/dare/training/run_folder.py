@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-FILES = ("metrics.jsonl", "selections.jsonl", "samples.jsonl", "eval.jsonl")
+FILES = (
+    "metrics.jsonl",
+    "selections.jsonl",
+    "samples.jsonl",
+    "landscape.jsonl",
+    "eval.jsonl",
+)
 
 
 class RunFolder:

@@ -16,9 +16,11 @@ from dare.curriculum.estimators.base import Measured
 from dare.curriculum.estimators.judge import INSTRUCTION, Replies
 from dare.curriculum.teacher_head import TeacherHead
 from dare.policy.batching import IntArray
+from dare.policy.embed import embed_prompts
 from dare.policy.entropy import mean_entropy
 from dare.policy.generate import GenerationRequest
 from dare.policy.score import Sampling
+from dare.teacher_file import PROBES, load_head
 from dare.training.collect import Collector
 from dare.training.prompts import PromptStore
 
@@ -48,11 +50,15 @@ class PolicyServices:
         """The services that were not given, from the policy itself."""
         teacher = given.teacher
         if settings.estimator.name == "teacher" and teacher is None and embeddings is not None:
-            _LOG.warning(
-                "no teacher was given: prompts are compared by the similarity of their embeddings; "
-                "train one with TeacherHead.fit and pass Services(teacher=...)"
-            )
-            teacher = TeacherHead.init(np.shape(embeddings)[1])
+            width = np.shape(embeddings)[1]
+            given_width = None if given.embeddings is None else width
+            teacher = self.teacher(settings.estimator.teacher, given_width)
+            if teacher is None:
+                _LOG.warning(
+                    "no teacher was given: prompts are compared by the similarity of their "
+                    "embeddings; train one with `dare teacher` and set estimator.teacher"
+                )
+                teacher = TeacherHead.init(width)
 
         def solutions(rows: Array) -> Measured:
             return self._collector.read_solutions(rows, settings.max_tokens)
@@ -67,6 +73,24 @@ class PolicyServices:
             entropy=given.entropy or self.entropy,
             ask=given.ask or self.ask,
         )
+
+    def teacher(self, path: str | None, given_width: int | None = None) -> TeacherHead | None:
+        """The head in that file, if it reads this policy's embeddings or given ones of a width."""
+        if path is None:
+            return None
+        saved = load_head(path)
+        if given_width is not None:
+            saved.check_width(given_width, path)
+            return saved.head
+        texts = [self._store.encode_prompt(text) for text in PROBES]
+        probes = embed_prompts(self._model(), texts, pad_id=self._pad)
+        saved.check_probes(probes, path)
+        if saved.probes is None:
+            _LOG.warning(
+                "%s was trained on given embeddings: whether they are this policy's is not checked",
+                path,
+            )
+        return saved.head
 
     def decode(self, tokens: Any) -> str:
         """The text of a response."""

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 from dare.curriculum import Curriculum, Services, TrainBatch
+from dare.curriculum.landscape import landscape_record
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
 from dare.errors import InvalidInput
@@ -27,6 +28,7 @@ from dare.policy.generate import Generator, TransformersGenerator
 from dare.policy.loss import LossInputs, clipped_loss
 from dare.policy.model import ReferencePolicy, context_of, end_ids, load, peak_memory_mb
 from dare.policy.score import batch_logprobs, score
+from dare.rewards.calling import RewardFunction, Rewards
 from dare.state import load_state, save_state
 from dare.training import checkpoint
 from dare.training.callbacks import StepEnd, stop_on_signals
@@ -36,7 +38,6 @@ from dare.training.evaluate import evaluate_policy
 from dare.training.micro import micro_batch, shares
 from dare.training.prompts import PromptStore
 from dare.training.records import sample_records, selection_record
-from dare.training.rewards import RewardFunction, Rewards
 from dare.training.run_folder import RunFolder
 from dare.training.services import PolicyServices
 from dare.training.unscored import UnscoredWindow
@@ -292,7 +293,10 @@ class DareTrainer(Trainer):
             record["seconds"] = {name: round(t, 4) for name, t in self._phases.seconds.items()}
             record["memory_mb"] = round(peak_memory_mb(), 1)
             record["time"] = round(time.time(), 3)
-        self.folder.write_table(curriculum.table())
+        table = curriculum.table()
+        self.folder.write_table(table)
+        now = landscape_record(curriculum.step - 1, table["difficulty"], table["tier"])
+        self.folder.append("landscape.jsonl", now)
 
     # ---- evaluation, logs ----
 
@@ -370,6 +374,16 @@ class DareTrainer(Trainer):
         """What the first step would do; nothing is generated or written."""
         return self._build_curriculum(None).plan()
 
+    def policy_services(self) -> PolicyServices:
+        """What this policy can be asked by estimators."""
+        return PolicyServices(
+            self.store,
+            self.collector,
+            self._bare_model,
+            lambda: self.state.global_step,
+            self.processing_class,
+        )
+
     def _build_curriculum(self, state: dict[str, Any] | None) -> Curriculum:
         given, name = self._services, self.settings.estimator.name
         needed = name == "teacher" or self.settings.cold_start.references > 0
@@ -380,14 +394,7 @@ class DareTrainer(Trainer):
             model = self._bare_model().to(self.accelerator.device)
             embeddings = embed_prompts(model, plain, pad_id=self.processing_class.pad_token_id)
 
-        policy = PolicyServices(
-            self.store,
-            self.collector,
-            self._bare_model,
-            lambda: self.state.global_step,
-            self.processing_class,
-        )
-        services = policy.complete(given, self.settings, embeddings)
+        services = self.policy_services().complete(given, self.settings, embeddings)
         curriculum = Curriculum(self.store.table, self.settings, services)
         if state is not None:
             curriculum.load_state_dict(state)

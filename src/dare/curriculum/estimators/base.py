@@ -45,6 +45,9 @@ class Estimator:
     """Rollouts of each prompt that `probe` names."""
     uses_prior: bool = True
     """False where unseen prompts have their own rule: no reference set is rolled out then."""
+    rescores: bool = False
+    """True where `refresh` reads the log-probs of buffered rollouts under the policy of now: the
+    run then spends `estimator.refresh_share` on them."""
 
     def __init__(self, count: int) -> None:
         self.count = count

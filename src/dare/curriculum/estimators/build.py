@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from dare.config import CurriculumConfig
 from dare.curriculum.arrays import Array
@@ -76,10 +78,29 @@ def build_estimator(
         if head is None:
             raise _missing(name, "teacher")
         estimator = TeacherEstimator(count, head, services.embeddings, settings.references)
-    else:
+    elif name == "uniform":
         estimator = UniformEstimator(count)
+    else:
+        found = _own_class(name)
+        plain = found.__init__ is Estimator.__init__  # without a constructor of its own
+        estimator = found(count) if plain else found(count, buffer, config)
     estimator.probe_group = config.medium.group_size
     return estimator
+
+
+def _own_class(name: str) -> Any:
+    """The class behind `module:Class`."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        fix = f"cannot be imported ({error}); write it as module:Class, the module on Python's path"
+        raise InvalidInput("estimator.name", name, fix) from None
+    if not (isinstance(found, type) and issubclass(found, Estimator)):
+        raise InvalidInput(
+            "estimator.name", name, "must be a subclass of dare.curriculum.Estimator"
+        )
+    return found
 
 
 def _missing(name: str, service: str) -> InvalidInput:

@@ -17,6 +17,7 @@ INSTRUCTION = (
     "Answer with one number between 0 and 1: 0 means never, 1 means always."
 )
 _NUMBER = re.compile(r"(?<![\w.])(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w%]|\.\d)")
+_MINUS = ("-", "\u2212")  # the second is what a model writes in formulas
 
 
 class Replies(NamedTuple):
@@ -31,7 +32,7 @@ def parse_probability(text: str) -> float | None:
     for match in _NUMBER.finditer(text):
         before = text[match.start() - 1] if match.start() else ""
         value = float(match.group())
-        if 0.0 <= value <= 1.0 and before != "-":
+        if 0.0 <= value <= 1.0 and before not in _MINUS:
             return value
     return None
 

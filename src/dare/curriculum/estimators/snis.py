@@ -61,6 +61,8 @@ class SnisEstimator(Estimator):
     that was never rescored says nothing that the history does not. The read-out is the median.
     """
 
+    rescores = True
+
     def __init__(self, count: int, buffer: RolloutBuffer, config: EstimatorConfig) -> None:
         super().__init__(count)
         self._buffer, self._config = buffer, config

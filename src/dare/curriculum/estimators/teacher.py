@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from dare.curriculum.arrays import Array
 from dare.curriculum.coldstart import check_embeddings, choose_references
 from dare.curriculum.estimators.base import Estimator, Outcome
 from dare.curriculum.teacher_head import TeacherHead
+from dare.errors import require
 
 
 class TeacherEstimator(Estimator):
@@ -25,7 +27,7 @@ class TeacherEstimator(Estimator):
         self._head = head
         self._embeddings = check_embeddings(embeddings, count)
         self._references = references
-        self._scalars.update(step=-1)
+        self._scalars.update(step=-1, head=head.digest())
 
     def probe(self, step: int, rng: np.random.Generator) -> Array | None:
         """The step's reference set, once."""
@@ -45,3 +47,11 @@ class TeacherEstimator(Estimator):
             self._arrays["difficulty"] = 1.0 - np.asarray(success, dtype=np.float64)
             self._scalars["step"] = outcome.step
         self._arrays["difficulty"][rows] = rate
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore; the head itself is not part of the state, so it must be the same one."""
+        then, now = state["scalars"].get("head"), self._head.digest()
+        fix = f"the state was saved with another head ({then}); resume with the same file"
+        require(then in (None, now), "estimator.teacher", now, fix)
+        super().load_state_dict(state)
+        self._scalars["head"] = now

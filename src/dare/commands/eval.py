@@ -1,0 +1,255 @@
+"""`dare eval`: a policy, or saved responses, on benchmarks; a look at the records; comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from dare.commands.eval_records import compare, print_tables, show
+
+_BENCHMARKS = "gsm8k,math500,aime-amc,minerva,olympiadbench"
+
+
+class _RunByDefault(TyperGroup):
+    """`dare eval MODEL` is short for `dare eval run MODEL`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+eval_app = typer.Typer(
+    cls=_RunByDefault,
+    help="Evaluate a policy, or saved responses, on benchmarks.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+@eval_app.command()
+def run(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]",
+            help="A hub id, a model folder, a run, a checkpoint, or `pocket`.",
+        ),
+    ] = None,
+    benchmarks: Annotated[
+        str,
+        typer.Option(help="Names with commas (`dare eval list`), or YAML files of your own."),
+    ] = _BENCHMARKS,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder with local copies; otherwise the hub is asked.")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Responses to each problem.")] = 1,
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="0 is greedy; default 0 for one sample and 0.6 for several."),
+    ] = None,
+    top_p: Annotated[float, typer.Option(help="Nucleus; 1 keeps every token.")] = 0.95,
+    max_tokens: Annotated[int, typer.Option(help="Longest response.")] = 3072,
+    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
+    template: Annotated[
+        str | None,
+        typer.Option(help="A template or a system prompt's text, instead of the benchmark's."),
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option(help="How responses state answers: native, tag, line, program, continuation."),
+    ] = "auto",
+    limit: Annotated[int | None, typer.Option(help="Only the first problems of each.")] = None,
+    responses: Annotated[
+        str | None, typer.Option(help="Evaluate this file of saved responses; no model runs.")
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(help="Its column with the responses; guessed otherwise.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Its column with verdicts to compare with; guessed too.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Tokenizer that counts the tokens of saved responses.")
+    ] = None,
+    out: Annotated[str | None, typer.Option(help="Folder; default runs/eval/NAME.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Begin anew where the folder holds an evaluation.")
+    ] = False,
+    rows: Annotated[int, typer.Option(help="Responses decoded at once.")] = 256,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
+) -> None:
+    """Evaluate a policy, or saved responses, on benchmarks.
+
+    The prompts' templates and the scorers are those of training. The same command goes on where a
+    killed one stopped; nothing is generated twice. Other commands: [cyan]dare eval list[/cyan]
+    (benchmarks), [cyan]dare eval show RUN[/cyan] (browse the records) and
+    [cyan]dare eval compare RUN RUN[/cyan] (differences, pass@k, overlap of solved problems).
+
+    [bold]Examples[/bold]
+
+    [cyan]dare eval Qwen/Qwen2.5-Math-1.5B --benchmarks math500,gsm8k[/cyan]
+
+    [cyan]dare eval runs/mine --benchmarks amc --samples 64 --temperature 0.6[/cyan]  # pass@k
+
+    [cyan]dare eval --responses saved.jsonl.gz --benchmarks math500 --data-dir data[/cyan]
+
+    [cyan]dare eval pocket --benchmarks tasks --max-tokens 64[/cyan]  # no download at all
+    """
+    from dare.errors import InvalidInput, require
+    from dare.evaluation.benchmarks import chosen
+    from dare.evaluation.run import evaluate
+
+    items = chosen(benchmarks)
+    require(limit is None or limit >= 1, "--limit", limit, "must be at least 1")
+    require(rows >= 1, "--rows", rows, "must be at least 1")
+    if (model is None) == (responses is None):
+        fix = "name a model, or a file with --responses; one of the two"
+        raise InvalidInput("MODEL", model, fix)
+    source: Any
+    if responses is not None:
+        source, settings = _from_file(responses, column, label, form, tokenizer)
+        name = Path(responses).name.partition(".")[0]
+    else:
+        assert model is not None
+        warm = (0.0 if samples == 1 else 0.6) if temperature is None else temperature
+        choices = {"samples": samples, "temperature": warm, "max_tokens": max_tokens, "seed": seed}
+        choices["top_p"] = 1.0 if warm == 0 else top_p
+        form = "native" if form == "auto" else form
+        source, settings = _from_model(model, choices, template, form, rows, dtype)
+        name = Path(model).name
+    folder = Path(out or f"runs/eval/{name}")
+    if overwrite:
+        _clear(folder)
+    figures = evaluate(
+        items, source, folder, settings, data_dir=data_dir, limit=limit, progress=_Progress(json)
+    )
+    if responses is not None:
+        _report_unmatched(source.file.unmatched())
+    _present(figures, folder, json)
+
+
+@eval_app.command("list")
+def list_benchmarks() -> None:
+    """Show the benchmarks: problems, reward, template, where they come from."""
+    from dare.evaluation.benchmarks import benchmark, benchmark_names
+
+    for name in benchmark_names():
+        item = benchmark(name)
+        typer.echo(f"{name:<14}{item.rows:>6}  {item.about}")
+        first = item.parts[0]
+        if "hub" in first:
+            origin = f"{first['hub']['path']}, or {first['file']}.jsonl below --data-dir"
+            typer.echo(f"{'':<22}{origin}")
+        typer.echo(f"{'':<22}reward {item.reward}, template {item.template}")
+
+
+eval_app.command()(show)
+eval_app.command()(compare)
+
+
+def _from_model(
+    model: str, choices: dict[str, Any], template: str | None, form: str, rows: int, dtype: str
+) -> tuple[Any, dict[str, Any]]:
+    """The policy as a source of responses, and the settings that these depend on."""
+    from transformers.utils import logging
+
+    from dare.evaluation.answers import Drawing, Respondent
+    from dare.evaluation.models import locate, open_model
+    from dare.evaluation.sources import FromModel
+    from dare.templates import load_template, template_of
+
+    logging.disable_progress_bar()
+    drawing = Drawing(**choices)
+    found = locate(model)
+    given = None if template is None else template_of(template)
+    trained = None if found.system_prompt is None else template_of(found.system_prompt)
+    if given is None and trained is not None:
+        typer.echo("mathematics is asked with the system prompt of the training run", err=True)
+
+    def words(item: Any) -> Any:
+        own = trained if not item.is_code else None
+        return given or own or load_template(item.template)
+
+    generator, tokenizer, context = open_model(found, dtype=dtype, rows=rows)
+    respondent = Respondent(generator, tokenizer, context, drawing)
+    settings = {
+        "model": model,
+        "weights": found.weights,
+        **choices,
+        "template": template if template is not None else found.system_prompt,
+        "form": form,
+        "dtype": dtype,
+    }
+    return FromModel(respondent, form, words, batch=max(rows, choices["samples"])), settings
+
+
+def _from_file(
+    path: str, column: str | None, label: str | None, form: str, tokenizer: str | None
+) -> tuple[Any, dict[str, Any]]:
+    """A file as a source of responses, and the settings that the records depend on."""
+    from dare.evaluation.responses import ResponseFile
+    from dare.evaluation.sources import FromFile
+
+    file = ResponseFile(path, column, label)
+    count = None
+    if tokenizer is not None:
+        from dare.evaluation.models import counter
+
+        count = counter(tokenizer)
+    settings = {
+        "responses": Path(path).name,
+        "digest": file.digest,
+        **{"column": column, "label": label, "form": form, "tokenizer": tokenizer},
+    }
+    return FromFile(file, form, count), settings
+
+
+def _clear(folder: Path) -> None:
+    """Remove what an evaluation wrote, and nothing else."""
+    from dare.evaluation.records import FILE
+    from dare.evaluation.run import FIGURES, SETTINGS, TABLES
+
+    for name in (FIGURES, TABLES, FILE, SETTINGS):
+        (folder / name).unlink(missing_ok=True)
+
+
+class _Progress:
+    """A line on stderr for each batch, rewritten in place on a terminal."""
+
+    def __init__(self, quiet: bool) -> None:
+        import sys
+
+        self._quiet = quiet or not sys.stderr.isatty()
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        if not self._quiet:
+            typer.echo(f"\r{name}: {done:,} of {total:,} problems", err=True, nl=done >= total)
+
+
+def _report_unmatched(names: Sequence[str]) -> None:
+    if names:
+        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        typer.echo(f"{len(names)} row(s) of the file answer no problem here: {shown}", err=True)
+
+
+def _present(figures: dict[str, Any], folder: Path, json: bool) -> None:
+    import json as encoder
+
+    from dare.evaluation.tables import tables_of
+
+    if json:
+        typer.echo(encoder.dumps(figures, indent=1))
+    else:
+        for name, one in figures["benchmarks"].items():
+            total = one["problems"] + (one.get("missing") or 0)
+            if one.get("expected") and total != one["expected"]:
+                text = f"{name}: {total} problems here, the benchmark has {one['expected']}"
+                typer.echo(text, err=True)
+        print_tables(tables_of(figures))
+    typer.echo(f"wrote eval.json, eval.md and records.jsonl to {folder}", err=True)

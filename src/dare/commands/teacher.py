@@ -1,0 +1,213 @@
+"""`dare teacher`: the learnt difficulty predictor of the preset `dots`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+teacher = typer.Typer(
+    help="Train the difficulty predictor (a head over embeddings) of the preset `dots`.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+def measure(
+    context: typer.Context,
+    recipe: Annotated[str, typer.Argument(help="A shipped recipe or a YAML file.")] = "quickstart",
+    at: Annotated[
+        str, typer.Option(help="Steps to measure at; 0 is before the first update.")
+    ] = "0,20,40",
+    prompts: Annotated[int, typer.Option(help="Prompts rolled out at each of them.")] = 1024,
+    rollouts: Annotated[int, typer.Option(help="Rollouts of each prompt.")] = 8,
+    out: Annotated[str, typer.Option(help="File of the rates, JSON lines.")] = "rates.jsonl",
+    preset: Annotated[str, typer.Option(help="Preset of the training run.")] = "grpo",
+    leave_out: Annotated[
+        str, typer.Option(help="A recipe whose training prompts are not measured.")
+    ] = "",
+) -> None:
+    """Train a recipe and measure pass rates of training prompts along the way.
+
+    Each point takes other prompts as long as there are any. A measurement that is stopped goes on
+    from its newest checkpoint when the command is given again. Other options change the recipe, as
+    with [cyan]dare train[/cyan]: give it other prompts than the ones you will train on, or leave
+    those out with --leave-out.
+
+    [bold]Examples[/bold]
+
+    [cyan]dare teacher measure my.yaml --at 0,50,100 --prompts 2000 --out rates.jsonl[/cyan]
+
+    [cyan]dare teacher measure quickstart --data '{tasks: {count: 8192, seed: 7}}' \
+--leave-out quickstart[/cyan]
+    """
+    from pathlib import Path
+
+    import torch
+    from transformers.utils import logging
+
+    from dare.commands.train import split_options
+    from dare.errors import InvalidInput
+    from dare.teacher.measure import Wanted, prompts_of
+    from dare.teacher.measure import measure as run
+    from dare.training.recipe import change, load_recipe
+
+    logging.disable_progress_bar()
+    recipe, options = split_options([recipe, *context.args])
+    settings = change(load_recipe(recipe), ["--preset", preset, *options])
+    try:
+        steps = tuple(sorted({int(word) for word in at.split(",")}))
+    except ValueError:
+        raise InvalidInput("--at", at, "name steps by comma, as in 0,20,40") from None
+    apart = prompts_of(load_recipe(leave_out)) if leave_out else frozenset()
+    if settings.get("model", "pocket") == "pocket":
+        torch.set_num_threads(1)  # the matrices are tiny: threads would only wait for each other
+    lines = run(settings, Path(out), Wanted(steps, prompts, rollouts, apart))
+    typer.echo(f"wrote {out}: {len(lines)} pass rates of {len(steps)} policies")
+
+
+def fit(
+    rates: Annotated[list[str], typer.Argument(help="Pass rates: .jsonl, .jsonl.gz or .parquet.")],
+    out: Annotated[str, typer.Option(help="File of the head.")] = "head.safetensors",
+    embed: Annotated[
+        str, typer.Option(help="`pocket`, a model by path or name, or a .npy with a row a rate.")
+    ] = "pocket",
+    prompt_column: Annotated[str, typer.Option(help="Column of the prompts.")] = "prompt",
+    pass_rate_column: Annotated[str, typer.Option(help="Column of the rates.")] = "pass_rate",
+    trials_column: Annotated[str, typer.Option(help="Column of the rollouts, if any.")] = "trials",
+    policy_column: Annotated[str, typer.Option(help="Column of the policy, if any.")] = "policy",
+    system_prompt: Annotated[
+        str | None, typer.Option(help="System message of the run, where it has one.")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Updates.")] = 1500,
+    references: Annotated[int, typer.Option(help="References that a step attends to.")] = 256,
+    hidden: Annotated[int, typer.Option(help="Width of the adapters; DOTS: 896.")] = 128,
+    batch: Annotated[int, typer.Option(help="Prompts predicted in a step.")] = 256,
+    lr: Annotated[float, typer.Option(help="Learning rate.")] = 3e-3,
+    weight_decay: Annotated[
+        float, typer.Option(help="Decay of the matrices, times the rate.")
+    ] = 1.0,
+    tau: Annotated[float, typer.Option(help="Temperature of the attention.")] = 1.0,
+    held_out: Annotated[float, typer.Option(help="Share of the prompts kept for the test.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Of the head, the split and the order.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
+) -> None:
+    """Fit a head to pass rates and test it on prompts that it did not see.
+
+    Embeddings must be those of the policy that the run will start from. Rows of one policy form a
+    group: references and prompts are always of the same one. Use the file with
+    [cyan]--estimator.teacher FILE[/cyan] of [cyan]dare train --preset dots[/cyan].
+
+    [bold]Examples[/bold]
+
+    [cyan]dare teacher fit rates.jsonl --out head.safetensors[/cyan]
+
+    [cyan]dare teacher fit a.jsonl.gz b.parquet --embed ./encoder --prompt-column problem[/cyan]
+    """
+    from transformers.utils import logging
+
+    from dare.teacher.embedder import embed as embedded
+    from dare.teacher.fitting import FitSettings, fit_teacher
+    from dare.teacher.rates import Columns, read_rates
+    from dare.teacher_file import SavedHead, save_head
+
+    logging.disable_progress_bar()
+    settings = FitSettings(
+        steps=steps,
+        references=references,
+        hidden=hidden,
+        batch=batch,
+        lr=lr,
+        weight_decay=weight_decay,
+        tau=tau,
+        held_out=held_out,
+        seed=seed,
+    )
+    columns = Columns(prompt_column, pass_rate_column, trials_column, policy_column)
+    found = read_rates(rates, columns)
+    with _progress(quiet=json) as bar:
+        task = bar.add_task("embed", total=None, figures=f"{len(found)} rates")
+        rows = embedded(found.prompts, embed, system_prompt, lambda n: bar.advance(task, n))
+        bar.remove_task(task)
+        task = bar.add_task("fit", total=steps, figures="")
+
+        def heard(step: int, loss: float) -> None:
+            bar.update(task, completed=step, figures=f"loss {loss:.3f}")
+
+        head, about = fit_teacher(
+            rows.rows_PH, found.rate_P, found.trials_P, found.policy_P, settings, heard
+        )
+    save_head(SavedHead(head, rows.embedder, rows.probes, about), out)
+    _report(about, json)
+    if not json:
+        typer.echo(f"wrote {out}")
+
+
+def _progress(quiet: bool) -> Any:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[figures]}"),
+        console=Console(stderr=True),
+        disable=quiet,
+    )
+
+
+def _report(about: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(about))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:.3f}"
+
+    def span(value: float | None, error: float | None) -> str:
+        return "-" if value is None else f"{value:.2f} ± {error:.2f}"
+
+    console = Console(highlight=False)
+    console.print(
+        f"{about['rows']} rates of {about['prompts']} prompts and {len(about['policies'])} "
+        f"policies; held out: {about['held_out_rows']} rates, mean {about['held_out_rate']:.3f}; "
+        f"kept the parameters of step {about['kept_step']}"
+    )
+    names = ("bce", "mae", "pearson", "calibration_error")
+    titles = ("BCE", "MAE", "Pearson", "ECE", "slope", "shift")
+    table = Table("held-out prompts", *titles, box=None)
+    for name, line in sorted(about["errors"].items(), key=lambda item: float(item[1]["bce"])):
+        moves = (span(line[key], line[f"{key}_error"]) for key in ("slope", "shift"))
+        table.add_row(name, *(number(line[key]) for key in names), *moves)
+    console.print(table)
+    console.print(
+        "attention alone: before temperature and bias; recalibrated: after the best slope and shift"
+        " of the other half of the rows; ECE: mean gap between predicted and observed over bins\n"
+    )
+    bins = Table("predicted success", "rates", "predicted", "observed", "95 %", box=None)
+    for line in about["calibration"]:
+        bins.add_row(
+            f"{line['from']:.1f} - {line['to']:.1f}",
+            str(line["prompts"]),
+            number(line["predicted"]),
+            number(line["realised"]),
+            f"{line['low']:.3f} - {line['high']:.3f}",
+        )
+    console.print(bins)
+
+
+_OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
+teacher.command(context_settings=_OPEN)(measure)
+teacher.command()(fit)

@@ -1,0 +1,152 @@
+"""What a data set holds: counts, levels, sources, lengths, gaps, repeats, examples."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dare.data.load import Source, read_rows
+from dare.data.normal import key_of, simplified, squeezed
+from dare.data.prepare import BATCH
+from dare.data.repeats import Repeats
+from dare.data.row import where_is
+from dare.data.schema import check_columns, problem_text, text_of, to_row
+from dare.errors import InvalidInput
+
+_OPTIONAL = ("answer", "tests", "level", "solution")
+_LISTED = 20
+_QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
+
+
+def inspect(
+    source: Source,
+    *,
+    split: str = "train",
+    columns: Mapping[str, str] | None = None,
+    examples: int = 3,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Figures of a data set in one pass; a row that cannot be used is counted, not an error."""
+    check_columns(columns or {})
+    found = _Figures(examples, seed)
+    for raw in read_rows(source, split=split):
+        found.rows += 1
+        try:
+            found.take(to_row(raw, "data", columns, need_answer=False), raw)
+        except InvalidInput as error:
+            found.bad += 1
+            found.bad_examples = [*found.bad_examples, str(error)][:_LISTED]
+    found.flush()
+    return found.to_dict()
+
+
+class _Figures:
+    """Running figures; texts are dropped batch by batch."""
+
+    def __init__(self, examples: int, seed: int) -> None:
+        self.rows = self.bad = 0
+        self.bad_examples: list[str] = []
+        self._counts: dict[str, Counter[str]] = {"source": Counter(), "level": Counter()}
+        self._columns: Counter[str] = Counter()
+        self._missing = dict.fromkeys(_OPTIONAL, 0)
+        self._unscored = self._messages = 0
+        self._lengths: dict[str, list[np.ndarray[Any, np.dtype[np.int64]]]] = {}
+        self._repeats, self._same, self._normalised, self._conflicts = Repeats(), 0, 0, 0
+        self._batch: list[dict[str, Any]] = []
+        self._wanted, self._examples = examples, list[dict[str, Any]]()
+        self._random = random.Random(seed)
+        self._done = 0
+
+    def take(self, row: dict[str, Any], raw: Mapping[str, Any]) -> None:
+        """Count one row."""
+        self._counts["source"][row["source"]] += 1
+        self._counts["level"][row["level"] or "none"] += 1
+        self._columns.update(map(str, raw))
+        for name in _OPTIONAL:
+            self._missing[name] += row[name] is None
+        self._unscored += row["answer"] is None and row["tests"] is None
+        self._messages += not isinstance(row["prompt"], str)
+        place = len(self._examples)
+        if place < self._wanted:
+            self._examples.append({"where": where_is(raw), **row})
+        elif (place := self._random.randrange(self.rows)) < self._wanted:
+            self._examples[place] = {"where": where_is(raw), **row}
+        self._batch.append(row)
+        if len(self._batch) == BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Look at a batch together."""
+        batch, self._batch = self._batch, []
+        if not batch:
+            return
+        texts = [problem_text(row["prompt"]) for row in batch]
+        for name, values in (
+            ("prompt", texts),
+            ("answer", [row["answer"] for row in batch if row["answer"] is not None]),
+            ("solution", [row["solution"] for row in batch if row["solution"] is not None]),
+        ):
+            self._lengths.setdefault(name, []).append(np.array([len(v) for v in values], np.int64))
+        keys = [key_of(squeezed(simplified(text))) for text in texts]
+        exact = [text_of(row["prompt"]) for row in batch]
+        answers = [row["answer"] for row in batch]
+        for repeat in self._repeats.add(self._done, keys, exact, answers):
+            if repeat is not None:
+                self._same += repeat.same_text
+                self._normalised += not repeat.same_text
+                self._conflicts += not repeat.same_answer
+        self._done += len(batch)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures."""
+        lengths = {}
+        for name, parts in self._lengths.items():
+            values = np.concatenate(parts)
+            if len(values):
+                cuts = np.quantile(values, _QUANTILES).round().astype(int).tolist()
+                counts, edges = np.histogram(np.log2(np.maximum(values, 1)), np.arange(0, 25, 1))
+                bins = [
+                    {"from": int(2**low), "to": int(2 ** (low + 1)) - 1, "count": int(count)}
+                    for low, count in zip(edges[:-1], counts, strict=True)
+                    if count
+                ]
+                names = ("least", "5%", "median", "95%", "most")
+                lengths[name] = {**dict(zip(names, cuts, strict=True)), "histogram": bins}
+        return {
+            "rows": self.rows,
+            "bad_rows": self.bad,
+            "bad_row_examples": self.bad_examples,
+            "columns": dict(self._columns),
+            "sources": _most(self._counts["source"]),
+            "levels": dict(sorted(_most(self._counts["level"]).items(), key=_by_level)),
+            "missing": {**self._missing, "answer and tests": self._unscored},
+            "prompts_as_messages": self._messages,
+            "repeats": {
+                "same_text": self._same,
+                "same_text_after_normalisation": self._normalised,
+                "with_another_answer": self._conflicts,
+            },
+            "characters": lengths,
+            "examples": self._examples,
+        }
+
+
+def _most(counts: Counter[str]) -> dict[str, int]:
+    """The commonest, and the rest as one."""
+    listed = dict(counts.most_common(_LISTED))
+    rest = counts.total() - sum(listed.values())
+    return {**listed, **({"others": rest} if rest else {})}
+
+
+def _by_level(item: tuple[str, int]) -> tuple[int, float, str]:
+    name = item[0]
+    if name in ("none", "others"):
+        return 2, 0.0, name
+    try:
+        return 0, float(name), name
+    except ValueError:
+        return 1, 0.0, name

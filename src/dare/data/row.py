@@ -1,0 +1,74 @@
+"""A row as it came from its file, which knows where that was."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Any
+
+from dare.errors import InvalidInput
+
+_MISSING = object()
+
+
+class Row(dict[str, Any]):
+    """A raw row; `where` says which line of which file it is, for messages."""
+
+    __slots__ = ("file", "number", "unit")
+
+    def __init__(
+        self, values: Mapping[str, Any], file: str = "", number: int = 0, unit: str = "row"
+    ) -> None:
+        super().__init__(values)
+        self.file, self.number, self.unit = file, number, unit
+
+    @property
+    def where(self) -> str:
+        """'data.jsonl line 3'."""
+        return f"{self.file} {self.unit} {self.number}".strip()
+
+
+def where_is(raw: Mapping[str, Any]) -> str:
+    """Where a row came from, as far as it is known."""
+    return raw.where if isinstance(raw, Row) else "row"
+
+
+def lookup(raw: Mapping[str, Any], column: str, default: Any = None) -> Any:
+    """A column by name, or by a path into nested ones: `reward_model.ground_truth`."""
+    if column in raw:
+        return raw[column]
+    if "." not in column:
+        return default
+    value: Any = raw
+    for name in column.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return default
+        value = value[name]
+    return value
+
+
+def has(raw: Mapping[str, Any], column: str) -> bool:
+    """Whether the row has that column or path, be it null."""
+    return lookup(raw, column, _MISSING) is not _MISSING
+
+
+def without(raw: Mapping[str, Any], names: Container[str]) -> Row:
+    """The row less some of its columns."""
+    rest = {name: value for name, value in raw.items() if name not in names}
+    return Row(rest, raw.file, raw.number, raw.unit) if isinstance(raw, Row) else Row(rest)
+
+
+def rename(raw: Row, columns: Mapping[str, str]) -> Row:
+    """The row with each named column under the name of its field."""
+    found: dict[str, Any] = {}
+    for field, column in columns.items():
+        found[field] = lookup(raw, column, _MISSING)
+        if found[field] is _MISSING:
+            raise no_column(raw, column, field)
+    rest = {name: value for name, value in raw.items() if name not in columns.values()}
+    return Row({**rest, **found}, raw.file, raw.number, raw.unit)
+
+
+def no_column(raw: Mapping[str, Any], column: str, field: str) -> InvalidInput:
+    """The error for a column that is not there."""
+    names = ", ".join(map(str, raw)) or "no columns at all"
+    return InvalidInput(f"{where_is(raw)}: {field}", column, f"no such column; it has {names}")

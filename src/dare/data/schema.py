@@ -1,0 +1,208 @@
+"""The one schema of a row: id, source, prompt, answer or tests, level, solution, extra."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dare.curriculum.prompts import prompt_id
+from dare.data.code_tests import as_tests
+from dare.data.row import has, lookup, no_column, where_is
+from dare.errors import InvalidInput, suggest
+from dare.rewards.math.extract import boxed_answer, gold_answer, marked_answer
+
+FIELDS = ("id", "source", "prompt", "answer", "tests", "level", "solution", "extra")
+
+# Where a field is looked for when no column is named: the first of these that a row has.
+GUESSES: dict[str, tuple[str, ...]] = {
+    "prompt": ("prompt", "problem", "question", "query", "instruction", "messages"),
+    "answer": (
+        *("answer", "final_answer", "expected_answer", "ground_truth", "gold", "target"),
+        "reward_model.ground_truth",
+    ),
+    "tests": ("tests", "input_output", "test_list", "test_cases", "test"),
+    "level": ("level", "difficulty"),
+    "solution": ("solution", "canonical_solution", "rationale"),
+    "source": ("source", "data_source"),
+}
+_MAPPED = (*GUESSES, "id")
+_LEVEL = re.compile(r"(?:level\s*)?(\S.*)", re.IGNORECASE)
+
+
+def to_row(
+    raw: Mapping[str, Any],
+    source: str,
+    columns: Mapping[str, str] | None = None,
+    *,
+    need_answer: bool = True,
+) -> dict[str, Any]:
+    r"""A raw row in the schema, or InvalidInput that names the row and the field.
+
+    `columns` names columns by field ({"prompt": "question"}); other fields are looked for under
+    their usual names. `source` is the name of the data set; a row's own source wins over it. An
+    answer is a string; that of GSM8K is what follows `####`, a solution without answer gives its
+    last `\boxed{}`. Columns that are no field go to `extra`. The id is the stable hash of source
+    and prompt that the curriculum uses.
+    """
+    where = where_is(raw)
+    found, used = _found(raw, columns or {})
+    prompt = _prompt(found.get("prompt"), f"{where}: {_shown(used, 'prompt')}", raw)
+    solution = _string(found.get("solution"), f"{where}: {_shown(used, 'solution')}")
+    answer = _answer(found.get("answer"), f"{where}: {_shown(used, 'answer')}")
+    if answer is not None and "####" in answer:
+        solution, answer = solution or answer, marked_answer(answer)
+    if answer is None and solution is not None:
+        answer = boxed_answer(solution) or marked_answer(solution)
+    tests = as_tests(found.get("tests"), raw, f"{where}: {_shown(used, 'tests')}")
+    if need_answer and answer is None and tests is None:
+        fix = "the row has neither; name its column, or drop the row"
+        raise InvalidInput(f"{where}: answer or tests", found.get("answer"), fix)
+    name = _string(found.get("source"), f"{where}: source") or source
+    made = prompt_id(name, text_of(prompt))
+    id_column = (columns or {}).get("id", "id")
+    extra = _extra(raw, {id_column, *used.values()}, where)
+    own_id = lookup(raw, id_column)
+    if own_id is not None and own_id != made:
+        extra["id"] = own_id
+    return {
+        "id": made,
+        "source": name,
+        "prompt": prompt,
+        "answer": answer,
+        "tests": tests,
+        "level": _level(found.get("level"), f"{where}: {_shown(used, 'level')}"),
+        "solution": solution,
+        "extra": extra,
+    }
+
+
+def check_columns(columns: Mapping[str, str]) -> None:
+    """Refuse a mapping of columns that names no field."""
+    for field, column in columns.items():
+        if field not in _MAPPED:
+            raise InvalidInput(f"columns.{field}", column, suggest(str(field), _MAPPED))
+        if not isinstance(column, str):
+            raise InvalidInput(f"columns.{field}", column, "must be the name of a column")
+
+
+def text_of(prompt: str | list[dict[str, str]]) -> str:
+    """What identifies a prompt: its text, or its messages in a canonical form."""
+    if isinstance(prompt, str):
+        return prompt
+    return json.dumps([[turn["role"], turn["content"]] for turn in prompt])
+
+
+def problem_text(prompt: str | list[dict[str, str]]) -> str:
+    """The words of a prompt as a person reads it: all of its user turns."""
+    if isinstance(prompt, str):
+        return prompt
+    own = [turn["content"] for turn in prompt if turn["role"] == "user"]
+    return "\n".join(own or [turn["content"] for turn in prompt])
+
+
+def _found(raw: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[dict[str, Any], Any]:
+    """Values by field, and the column that each was taken from."""
+    values: dict[str, Any] = {}
+    used: dict[str, str] = {}
+    for field, names in GUESSES.items():
+        named = columns.get(field)
+        if named is not None:
+            if field in ("prompt", "answer", "tests") and not has(raw, named):
+                raise no_column(raw, named, field)
+            names = (named,)
+        taken = columns.values() if named is None else ()
+        for name in names:
+            value = None if name in taken else lookup(raw, name)
+            if value is not None or name == named:
+                values[field], used[field] = value, name
+                break
+    return values, used
+
+
+def _shown(used: Mapping[str, str], field: str) -> str:
+    return used.get(field, field)
+
+
+def _prompt(value: Any, where: str, raw: Mapping[str, Any]) -> str | list[dict[str, str]]:
+    if value is None:
+        names = ", ".join(map(str, raw)) or "no columns"
+        fix = f"needs a prompt: name its column with columns = {{prompt: ...}}; it has {names}"
+        raise InvalidInput(where, None, fix)
+    if isinstance(value, str) and value.strip():
+        return _encodable(value, where)
+    if not isinstance(value, list) or not value:
+        raise InvalidInput(where, value, "must be a non-empty string or a list of messages")
+    turns = []
+    for place, turn in enumerate(value):
+        here = f"{where}[{place}]"
+        known = isinstance(turn, Mapping) and {"role", "content"} <= set(turn)
+        if not known or not isinstance(turn["role"], str) or not isinstance(turn["content"], str):
+            raise InvalidInput(here, turn, "a message has a 'role' and a 'content', both strings")
+        turns.append({"role": turn["role"], "content": _encodable(turn["content"], here)})
+    if not problem_text(turns).strip():
+        raise InvalidInput(where, value, "has no words")
+    return turns
+
+
+def _answer(value: Any, where: str) -> str | None:
+    if isinstance(value, list | tuple) and value and not isinstance(value[0], list | dict):
+        parts = [_answer(item, f"{where}[{place}]") for place, item in enumerate(value)]
+        return ", ".join(part for part in parts if part is not None) or None
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 10_000:
+        return gold_answer(value)  # longer than `str` will write
+    return _string(value, where)
+
+
+def _string(value: Any, where: str) -> str | None:
+    """A string or a number as a string; null and blank are None."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return _encodable(value, where) if value.strip() else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        kind = type(value).__name__
+        raise InvalidInput(where, value, f"must be a string or a number, not a {kind}")
+    if not math.isfinite(value):
+        raise InvalidInput(where, value, "is no number; use null or leave the field out")
+    return str(value)
+
+
+def _level(value: Any, where: str) -> str | None:
+    """'Level 5', 5 and 5.0 are all '5'; other levels are words."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = _string(value, where)
+    match = None if text is None else _LEVEL.fullmatch(text.strip())
+    return None if match is None else match[1]
+
+
+def _encodable(text: str, where: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        bad = text[error.start : error.end]
+        raise InvalidInput(where, bad, "has half of a character (a lone surrogate)") from None
+    return text
+
+
+def _extra(raw: Mapping[str, Any], used: set[str], where: str) -> dict[str, Any]:
+    """What is no field, with what an earlier preparation put there."""
+    rest = {
+        str(name): value
+        for name, value in raw.items()
+        if name not in used and name not in FIELDS and value is not None
+    }
+    given = raw.get("extra")
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            raise InvalidInput(f"{where}: extra", given, "must be an object or its JSON") from None
+    if given is None:
+        return rest
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"{where}: extra", given, "must be an object or its JSON")
+    return {**given, **rest}

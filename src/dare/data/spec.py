@@ -1,0 +1,183 @@
+"""What to prepare: sources and rules, from a shipped recipe, a YAML file, or data files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dare.data.contamination import SHARE, N
+from dare.data.load import files_of, is_file
+from dare.data.schema import check_columns
+from dare.errors import InvalidInput, require, suggest
+
+_CHOICES = {"by": ("ngrams", "text", "none"), "repeats": ("drop", "keep")}
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """One data set of a union."""
+
+    name: str
+    places: tuple[Any, ...]
+    """What `read_rows` takes, one after the other."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    levels: tuple[str, ...] = ()
+    """Levels to keep; empty keeps all rows."""
+    take: int | None = None
+    """Rows to draw; fewer is an error unless it is allowed."""
+    expect: int | None = None
+    """Rows there must be without a draw."""
+    by: str = "ngrams"
+    """Decontamination: by n-grams (and text), by text alone, or none."""
+    repeats: str = "drop"
+    extra: tuple[str, ...] | None = None
+    """Columns to keep beside the fields of the schema; None keeps all."""
+    keep_source: bool = True
+    """Whether a row's own source wins over the name of this one."""
+    answers: tuple[Mapping[str, str], ...] = ()
+    """Answers of rows that lack one: {begins, answer}."""
+
+    @property
+    def wanted(self) -> int | None:
+        """How many rows there should be in the end."""
+        return self.take if self.take is not None else self.expect
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """A whole preparation."""
+
+    name: str
+    sources: tuple[SourceSpec, ...]
+    seed: int = 0
+    decontaminate: str | tuple[str, ...] = "all"
+    ngram: int = N
+    share: float = SHARE
+    bad_rows: str = "error"
+    data_dir: Path | None = None
+
+
+def recipe_names() -> list[str]:
+    """Names of the shipped unions."""
+    folder = resources.files("dare.data").joinpath("recipes")
+    return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+def load_spec(what: Sequence[str], data_dir: Path | None = None, **changes: Any) -> DataSpec:
+    """The preparation that words of the command line name: a recipe, or data files and hub ids.
+
+    `changes` replace settings of the whole (seed, decontaminate, bad_rows) or of every source
+    (columns, levels, take, repeats, by, split); None changes nothing.
+    """
+    first = what[0] if what else ""
+    if first in recipe_names():
+        text = resources.files("dare.data").joinpath("recipes", f"{first}.yaml").read_text("utf-8")
+        values, name = yaml.safe_load(text), first
+    elif Path(first).suffix in (".yaml", ".yml"):
+        values, name = _yaml(Path(first)), Path(first).stem
+    else:
+        for word in what:
+            if not is_file(word) and "/" not in word:
+                fix = f"is neither a file, a hub id nor a union; {suggest(word, recipe_names())}"
+                raise InvalidInput("data", word, fix)
+        values = {"sources": [{"name": _stem(word), "path": word} for word in what]}
+        name, what = _stem(first), what[:1]
+    require(len(what) == 1, "data", list(what), "prepare one recipe at a time")
+    given = {key: value for key, value in changes.items() if value is not None}
+    whole = {key: given.pop(key) for key in list(given) if key in _names(DataSpec)}
+    return _spec(name, {**values, **whole}, given, data_dir)
+
+
+def _spec(
+    name: str, values: Mapping[str, Any], each: Mapping[str, Any], data_dir: Path | None
+) -> DataSpec:
+    known = [*(_names(DataSpec)), "about"]
+    for key in values:
+        require(key in known, f"recipe {name}: {key}", values[key], suggest(str(key), known))
+    listed = values.get("sources")
+    require(
+        isinstance(listed, list) and listed, f"recipe {name}: sources", listed, "must be a list"
+    )
+    sources = tuple(_source(name, item, each, data_dir) for item in listed or ())
+    names = [source.name for source in sources]
+    twice = {word for word in names if names.count(word) > 1}
+    require(not twice, "sources", sorted(twice), "two sources have this name; rename one")
+    rest = {k: v for k, v in values.items() if k not in ("about", "sources", "name")}
+    made = DataSpec(name, sources, data_dir=data_dir, **rest)
+    require(isinstance(made.seed, int), "seed", made.seed, "must be an integer")
+    choices = ("error", "drop")
+    require(made.bad_rows in choices, "bad_rows", made.bad_rows, f"one of {', '.join(choices)}")
+    return made
+
+
+def _source(recipe: str, item: Any, each: Mapping[str, Any], data_dir: Path | None) -> SourceSpec:
+    if not isinstance(item, Mapping) or not item.get("name"):
+        raise InvalidInput(f"recipe {recipe}: sources", item, "each source needs a name")
+    values = {**item, **each}
+    where = f"source {values['name']}"
+    places = _places(where, values, data_dir)
+    settings = {k: v for k, v in values.items() if k not in ("path", "local", "hub", "split")}
+    known = [key for key in _names(SourceSpec) if key != "places"]
+    for key in settings:
+        words = suggest(str(key), [*known, "path", "local", "hub", "split"])
+        require(key in known, f"{where}: {key}", settings[key], words)
+    check_columns(settings.get("columns") or {})
+    for key in ("levels", "extra", "answers"):
+        if settings.get(key) is not None:
+            require(
+                isinstance(settings[key], list | tuple),
+                f"{where}: {key}",
+                settings[key],
+                "must be a list",
+            )
+            settings[key] = tuple(settings[key])
+    made = SourceSpec(places=places, **settings)
+    made = replace(made, levels=tuple(map(str, made.levels)))
+    for key, choices in _CHOICES.items():
+        value = getattr(made, key)
+        require(value in choices, f"{where}: {key}", value, f"one of {', '.join(choices)}")
+    for key in ("take", "expect"):
+        value = getattr(made, key)
+        good = value is None or (isinstance(value, int) and value > 0)
+        require(good, f"{where}: {key}", value, "must be a positive number of rows")
+    return made
+
+
+def _places(where: str, values: Mapping[str, Any], data_dir: Path | None) -> tuple[Any, ...]:
+    """Where a source's rows are: `path`, or `local` below the data folder, or `hub`."""
+    if values.get("path"):
+        found = values["path"] if isinstance(values["path"], list) else [values["path"]]
+        split = values.get("split")
+        return tuple({"path": path, "split": split} if split else path for path in found)
+    if data_dir is not None:
+        local = values.get("local") or []
+        found = [str(data_dir / pattern) for pattern in local]
+        require(found, where, None, "has no local copy; leave --data-dir out, or give it a path")
+        return tuple(str(path) for pattern in found for path in files_of(pattern))
+    require(values.get("hub"), where, None, "needs a path, or --data-dir FOLDER")
+    return tuple(values["hub"])
+
+
+def _names(kind: type) -> list[str]:
+    return [item.name for item in fields(kind)]
+
+
+def _stem(word: str) -> str:
+    name = word.rstrip("/").rpartition("/")[2]
+    return name.partition(".")[0].replace("*", "") or "data"
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise InvalidInput("recipe", str(path), "there is no such file")
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidInput("recipe", str(path), f"is not YAML: {error}") from None
+    require(isinstance(values, dict), "recipe", str(path), "must be a mapping of settings")
+    return dict(values)

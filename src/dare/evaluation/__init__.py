@@ -1,0 +1,1 @@
+"""Evaluation on benchmarks: problems, answers, scores, figures, and files one can browse."""

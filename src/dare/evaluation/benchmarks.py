@@ -1,0 +1,167 @@
+"""Benchmarks by name: where their rows are, and how they are asked and scored; all of it data."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dare.errors import InvalidInput, require, suggest
+
+ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
+_PART = ("hub", "file", "tasks", "join", "columns", "keep", "subject")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One entry of benchmarks.yaml, which says what each field means."""
+
+    name: str
+    parts: list[dict[str, Any]]
+    about: str = ""
+    rows: int | None = None
+    reward: str = "math"
+    template: str = "math"
+    prompt: str | dict[str, str] | None = None
+    continues: bool = False
+    prelude: str = ""
+    unpack: str | None = None
+    repairs: tuple[Mapping[str, str], ...] = ()
+    judge: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_code(self) -> bool:
+        """Whether responses are programs."""
+        return self.reward == "code"
+
+
+def benchmark_names() -> list[str]:
+    """Names of the shipped benchmarks, in the order of the file."""
+    return list(_shipped())
+
+
+def benchmark(name: str) -> Benchmark:
+    """A shipped benchmark by name, or one of your own from a YAML file of the same form."""
+    if name in _shipped():
+        return _built(name, _shipped()[name])
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise InvalidInput("--benchmarks", name, "there is no such file")
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InvalidInput("--benchmarks", name, f"is not YAML: {error}") from None
+        return _built(path.stem, values, path.parent)
+    fix = f"is no benchmark; {suggest(name, benchmark_names())}"
+    raise InvalidInput("--benchmarks", name, fix)
+
+
+def chosen(names: str) -> list[Benchmark]:
+    """Benchmarks by names with commas between them."""
+    words = [word.strip() for word in names.split(",") if word.strip()]
+    require(words, "--benchmarks", names, f"name some of {', '.join(benchmark_names())}")
+    twice = {word for word in words if words.count(word) > 1}
+    require(not twice, "--benchmarks", names, f"{', '.join(sorted(twice))} is named twice")
+    return [benchmark(word) for word in words]
+
+
+def raw_rows(
+    item: Benchmark, data_dir: Path | None
+) -> Generator[tuple[dict[str, Any], str | None]]:
+    """Rows as they are, each with the subject that its part gives to all of its rows."""
+    from dare.data.load import read_rows
+
+    for part in item.parts:
+        subject = part.get("subject")
+        if "tasks" in part:
+            from dare import tasks
+
+            yield from ((dict(row), subject) for row in tasks.generate(**part["tasks"]))
+            continue
+        if data_dir is None and "hub" in part:
+            rows = _from_hub(item, part)
+        elif "file" in part:
+            path = _file(item, part, part["file"], data_dir or Path())
+            rows = read_rows(path, columns=part.get("columns"))
+            if "join" in part:
+                rows = _joined(rows, _file(item, part, part["join"], data_dir or Path()))
+        else:
+            continue  # a part that the local file of another part holds already
+        yield from ((row, subject) for row in rows if _kept(row, part.get("keep") or {}))
+
+
+def _from_hub(item: Benchmark, part: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    from dare.data.load import read_rows
+
+    try:
+        yield from read_rows(part["hub"])
+    except InvalidInput as error:
+        where = f", as {part['file']}.jsonl," if "file" in part else ""
+        fix = f"{error.fix}; to use a local copy{where} pass --data-dir FOLDER"
+        raise InvalidInput(f"benchmark {item.name}", part["hub"]["path"], fix) from None
+
+
+def _file(item: Benchmark, part: Mapping[str, Any], stem: str, folder: Path) -> Path:
+    for ending in ("", *ENDINGS):
+        path = folder / f"{stem}{ending}"
+        if path.is_file():
+            return path
+    fix = f"is missing ({', '.join(ENDINGS)})"
+    if "hub" in part:
+        fix += f"; without --data-dir it is read from the hub ({part['hub']['path']})"
+    raise InvalidInput(f"benchmark {item.name}", str(folder / stem), fix)
+
+
+def _joined(rows: Iterator[dict[str, Any]], path: Path) -> Iterator[dict[str, Any]]:
+    from dare.data.load import read_rows
+
+    more = {str(row.get("id")): row for row in read_rows(path)}
+    for row in rows:
+        found = more.get(str(row.get("id")))
+        if found is None:
+            raise InvalidInput(str(path), row.get("id"), "there is no row with this id")
+        yield {**row, **found}
+
+
+def _kept(row: Mapping[str, Any], keep: Mapping[str, str]) -> bool:
+    import re
+
+    return all(re.search(str(wanted), str(row.get(name))) for name, wanted in keep.items())
+
+
+@functools.cache
+def _shipped() -> dict[str, dict[str, Any]]:
+    text = resources.files("dare.evaluation").joinpath("benchmarks.yaml").read_text("utf-8")
+    values: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    return values
+
+
+def _built(name: str, values: Any, folder: Path | None = None) -> Benchmark:
+    if not isinstance(values, dict):
+        raise InvalidInput(f"benchmark {name}", values, "must be a mapping of settings")
+    known = [one.name for one in fields(Benchmark) if one.name != "name"]
+    for key in values:
+        if key not in known:
+            raise InvalidInput(f"benchmark {name}: {key}", values[key], suggest(str(key), known))
+    parts = values.get("parts")
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise InvalidInput(f"benchmark {name}: parts", parts, "must be a list of mappings")
+    for part in parts:
+        for key in part:
+            if key not in _PART:
+                raise InvalidInput(f"benchmark {name}: {key}", part[key], suggest(str(key), _PART))
+        if not {"hub", "file", "tasks"} & part.keys():
+            raise InvalidInput(f"benchmark {name}: parts", part, "needs a hub, a file or tasks")
+    if folder is not None:  # files of your own benchmark lie beside it
+        parts = [_beside(part, folder) for part in parts]
+    return Benchmark(name=name, **{**values, "parts": parts})
+
+
+def _beside(part: dict[str, Any], folder: Path) -> dict[str, Any]:
+    return {key: str(folder / part[key]) if key in ("file", "join") else part[key] for key in part}

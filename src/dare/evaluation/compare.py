@@ -1,0 +1,147 @@
+"""Evaluations side by side: paired differences, pass@k curves, and which problems each solves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dare.errors import InvalidInput, require
+from dare.evaluation.figures import MOST_K, figures, pass_curve
+from dare.evaluation.intervals import bootstrap_columns
+from dare.evaluation.records import Record, by_benchmark, columns_of, read_records
+from dare.evaluation.tables import SHOWN_K, percent, within
+from dare.table import Table
+
+_RIGHT = 1.0 - 1e-9
+_MOST = 6  # models whose every combination is still listed
+
+
+def load_named(words: Sequence[str]) -> dict[str, list[Record]]:
+    """Records by model: FOLDER, or NAME=FOLDER."""
+    require(len(words) >= 2, "RUN", list(words), "name at least two folders of `dare eval`")
+    found: dict[str, list[Record]] = {}
+    for word in words:
+        name, equals, folder = word.partition("=")
+        if not equals or Path(word).is_dir():
+            name, folder = Path(word).name, word
+        if name in found:
+            raise InvalidInput("RUN", word, f"another one is called {name}; write NAME=FOLDER")
+        found[name] = read_records(folder)
+    return found
+
+
+def compare(models: Mapping[str, Sequence[Record]], k: int | None = None) -> dict[str, Any]:
+    """For every benchmark that all have: figures on their common problems.
+
+    A problem is solved by a model if one of its first `k` responses is right (all of them where
+    `k` is not given). `regions` counts the problems that exactly these models solve.
+    """
+    require(k is None or k >= 1, "--k", k, "must be at least 1")
+    grouped = {name: by_benchmark(records) for name, records in models.items()}
+    shared = [b for b in next(iter(grouped.values())) if all(b in one for one in grouped.values())]
+    if not shared:
+        fix = "they have no benchmark in common"
+        raise InvalidInput("RUN", {n: list(one) for n, one in grouped.items()}, fix)
+    found = {}
+    for item in shared:
+        rows = {name: {r["id"]: r for r in one[item]} for name, one in grouped.items()}
+        first = next(iter(rows.values()))
+        ids = [key for key in first if all(key in one for one in rows.values())]
+        if not ids:
+            raise InvalidInput(f"benchmark {item}", 0, "the models have no problem in common")
+        found[item] = _compared({name: [one[i] for i in ids] for name, one in rows.items()}, k)
+        found[item]["left_out"] = max(len(one) for one in rows.values()) - len(ids)
+    return found
+
+
+def _compared(rows: Mapping[str, list[Record]], k: int | None) -> dict[str, Any]:
+    columns = {name: columns_of(records) for name, records in rows.items()}
+    mean = {name: one.by_problem()[2] for name, one in columns.items()}
+    base, *others = rows
+    solved = {
+        name: np.array([_solved(record, k) for record in records], dtype=bool)
+        for name, records in rows.items()
+    }
+    names, count = list(rows), len(rows[base])
+    code = np.zeros(count, np.int64)
+    for place, name in enumerate(names):
+        code |= solved[name].astype(np.int64) << place
+    counts = np.bincount(code, minlength=1 << len(names))
+    return {
+        "problems": count,
+        "models": {name: figures(one) for name, one in columns.items()},
+        "pass_at_k": {name: pass_curve(one, MOST_K) for name, one in columns.items()},
+        "difference": {name: _difference(mean[name], mean[base]) for name in others},
+        "solved": {name: int(one.sum()) for name, one in solved.items()},
+        "regions": [
+            {"solved_by": _members(names, place), "problems": int(counts[place])}
+            for place in np.argsort(-counts, kind="stable")
+            if counts[place]
+        ][: 1 << _MOST],
+        "only": {
+            name: [
+                record["id"]
+                for record, alone in zip(rows[name], code == 1 << place, strict=True)
+                if alone
+            ]
+            for place, name in enumerate(names)
+        },
+    }
+
+
+def _solved(record: Record, k: int | None) -> bool:
+    return any(score is not None and score >= _RIGHT for score in record["scores"][:k])
+
+
+def _members(names: Sequence[str], code: Any) -> list[str]:
+    return [name for place, name in enumerate(names) if int(code) >> place & 1]
+
+
+def _difference(own: Any, base: Any) -> list[float | None]:
+    """Mean difference of accuracy problem by problem, and its bootstrap interval."""
+    apart = own - base
+    known = apart[~np.isnan(apart)]
+    if not len(known):
+        return [None, None, None]
+    low, high = bootstrap_columns(known[:, None])
+    return [float(known.mean()), float(low[0]), float(high[0])]
+
+
+def tables_of(found: Mapping[str, Any]) -> list[Table]:
+    """Accuracy and difference, pass@k, and the overlap, a table each for every benchmark."""
+    tables = []
+    for item, one in found.items():
+        names = list(one["models"])
+        rows = []
+        for name in names:
+            own = one["models"][name]
+            gap = one["difference"].get(name)
+            tokens = "-" if own["tokens"] is None else f"{own['tokens']:.0f}"
+            rows.append(
+                [
+                    *(name, within(own["accuracy"], own["low"], own["high"])),
+                    "" if gap is None else within(*gap),
+                    *(f"{one['solved'][name]} of {one['problems']}", tokens),
+                ]
+            )
+        head = ["model", "accuracy", f"more than {names[0]}", "solved", "tokens"]
+        tables.append(Table(f"{item}: {one['problems']} problems", head, rows))
+        curves = one["pass_at_k"]
+        most = max(len(curve["k"]) for curve in curves.values())
+        ks = [k for k in SHOWN_K if k <= most]
+        if most > 1:
+            body = [
+                [n, *(percent(c["mean"][k - 1]) if k <= len(c["k"]) else "-" for k in ks)]
+                for n, c in curves.items()
+            ]
+            head = ["model", *(f"k={k}" for k in ks)]
+            tables.append(Table(f"{item}: pass@k in %, against the rollout budget", head, body))
+        body = [
+            [" + ".join(region["solved_by"]) or "nobody", str(region["problems"])]
+            for region in one["regions"]
+        ]
+        tables.append(Table(f"{item}: problems solved by exactly", ["solved by", "problems"], body))
+    return tables

@@ -1,0 +1,170 @@
+"""What scores say: accuracy with an interval, pass@k, tokens, truncation, by level and subject."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dare.evaluation.intervals import bootstrap_columns, wilson
+from dare.evaluation.pass_at_k import pass_at_k
+
+Array = npt.NDArray[Any]
+MOST_K = 64
+_RIGHT = 1.0 - 1e-9
+
+
+@dataclass(frozen=True)
+class Responses:
+    """Scored responses as columns, one entry a response; NaN where there is no number."""
+
+    problem_R: Array
+    """Which problem, counted from 0; the numbering may have gaps."""
+    score_R: Array
+    tokens_R: Array
+    truncated_R: Array
+
+    @classmethod
+    def from_lists(
+        cls,
+        problem: Sequence[int],
+        score: Sequence[float | None],
+        tokens: Sequence[int | None],
+        truncated: Sequence[bool | None],
+    ) -> Responses:
+        """From plain lists, None where something is not known."""
+        columns = [np.array(column, dtype=float) for column in (score, tokens, truncated)]
+        return cls(np.asarray(problem, dtype=np.int64), *columns)
+
+    def take(self, mask: Array) -> Responses:
+        """Those where the mask holds."""
+        return Responses(
+            self.problem_R[mask], self.score_R[mask], self.tokens_R[mask], self.truncated_R[mask]
+        )
+
+    def by_problem(self) -> tuple[Array, Array, Array]:
+        """Per problem: scored responses, right ones, and the mean score (NaN without any)."""
+        _, place = np.unique(self.problem_R, return_inverse=True)
+        count = int(place.max()) + 1 if len(place) else 0
+        scored = ~np.isnan(self.score_R)
+        samples = np.bincount(place[scored], minlength=count)
+        total = np.bincount(place[scored], weights=self.score_R[scored], minlength=count)
+        right = np.bincount(place[scored], weights=self.score_R[scored] >= _RIGHT, minlength=count)
+        mean = np.divide(total, samples, out=np.full(count, np.nan), where=samples > 0)
+        return samples, right.astype(np.int64), mean
+
+
+def basic(responses: Responses) -> dict[str, Any]:
+    """Accuracy (mean over problems of their scored responses), tokens, truncation, unscored."""
+    _, _, mean_P = responses.by_problem()
+    return {
+        "accuracy": mean_of(mean_P),
+        "tokens": mean_of(responses.tokens_R),
+        "truncated": mean_of(responses.truncated_R),
+        "responses": len(responses.problem_R),
+        "unscored": int(np.isnan(responses.score_R).sum()),
+    }
+
+
+def figures(responses: Responses) -> dict[str, Any]:
+    """`basic` with its interval, problems, solved problems, and tokens of right and wrong ones."""
+    samples_P, right_P, mean_P = responses.by_problem()
+    low, high, kind = interval(mean_P, samples_P)
+    scored = ~np.isnan(responses.score_R)
+    right = scored & (responses.score_R >= _RIGHT)
+    return {
+        **basic(responses),
+        "low": low,
+        "high": high,
+        "interval": kind,
+        "problems": len(samples_P),
+        "solved": int((right_P > 0).sum()),
+        "tokens_right": mean_of(responses.tokens_R[right]),
+        "tokens_wrong": mean_of(responses.tokens_R[scored & ~right]),
+        # Unscored is not wrong; this is how low the accuracy would be if it were.
+        "accuracy_unscored_as_wrong": _floor(responses),
+    }
+
+
+def pass_curve(responses: Responses, most: int = MOST_K) -> dict[str, list[Any]]:
+    """Unbiased pass@k for every k up to the samples there are, with bootstrap intervals.
+
+    A problem counts for k where it has at least k scored responses; `problems` says how many do.
+    """
+    samples_P, right_P, _ = responses.by_problem()
+    most = min(most, int(samples_P.max(initial=0)))
+    if most < 1:
+        return {"k": [], "mean": [], "low": [], "high": [], "problems": []}
+    value_PxK = pass_at_k(samples_P, right_P, most)
+    low, high = bootstrap_columns(value_PxK)
+    there = (~np.isnan(value_PxK)).sum(axis=0)
+    return {
+        "k": list(range(1, most + 1)),
+        "mean": [_round(value) for value in np.nansum(value_PxK, axis=0) / there],
+        "low": [_round(value) for value in low],
+        "high": [_round(value) for value in high],
+        "problems": there.tolist(),
+    }
+
+
+def by_group(
+    responses: Responses,
+    group_P: Sequence[str | None],
+    of: Callable[[Responses], dict[str, Any]] = figures,
+) -> dict[str, Any]:
+    """Figures of each group of problems; those without a group are left out."""
+    names = sorted({name for name in group_P if name is not None}, key=natural)
+    # A name's place; -1 stands for none, so that no list is searched for every response.
+    code = {name: place for place, name in enumerate(names)}
+    code_P = np.array([-1 if name is None else code[name] for name in group_P], dtype=np.int64)
+    code_R = code_P[responses.problem_R]
+    return {name: of(responses.take(code_R == code[name])) for name in names}
+
+
+def interval(mean_P: Array, samples_P: Array) -> tuple[float | None, float | None, str]:
+    """The 95 % interval of an accuracy, and how it was made.
+
+    One response a problem: Wilson's. Several: problems are drawn again as a whole, since responses
+    to one problem are alike; without any spread between problems that says nothing, and Wilson's
+    interval for so many problems is given.
+    """
+    known = mean_P[~np.isnan(mean_P)]
+    if not len(known):
+        return None, None, "none"
+    single = bool(samples_P.max() <= 1) and bool(np.all((known == 0) | (known == 1)))
+    if single or float(known.max() - known.min()) == 0.0:
+        low, high = wilson(float(known.mean()), len(known))
+        return low, high, "wilson"
+    ends = bootstrap_columns(known[:, None])
+    return float(ends[0][0]), float(ends[1][0]), "bootstrap"
+
+
+def mean_of(values: Array) -> float | None:
+    """The mean of the numbers there are, or None."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else None
+
+
+def natural(name: str) -> tuple[int, float, str]:
+    """Sorts '10' after '9', and numbers before words."""
+    try:
+        return 0, float(name), name
+    except ValueError:
+        return 1, 0.0, name
+
+
+def _floor(responses: Responses) -> float | None:
+    filled = Responses(
+        responses.problem_R,
+        np.nan_to_num(responses.score_R, nan=0.0),
+        responses.tokens_R,
+        responses.truncated_R,
+    )
+    return mean_of(filled.by_problem()[2])
+
+
+def _round(value: float) -> float | None:
+    return None if np.isnan(value) else round(float(value), 6)

@@ -1,0 +1,195 @@
+"""Responses that somebody saved, matched to the problems of a benchmark."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dare.data.load import read_rows
+from dare.data.row import where_is
+from dare.errors import InvalidInput, suggest
+from dare.evaluation.problems import Problem
+
+# The first of these that a row has holds its responses: a text, a list of texts, or of mappings.
+TEXTS = (
+    *("responses", "response", "completions", "completion", "samples", "generations"),
+    *("generation", "outputs", "output", "predictions", "prediction", "solution"),
+)
+LABELS = (
+    *("labels", "is_correct", "correct", "is_match_strict", "is_match", "passed", "label"),
+    "base_status",
+)
+_IDS = ("id", "task_id", "unique_id", "question_id")
+_PROBLEMS = ("problem", "question", "prompt")
+_WORDS = {"pass": True, "passed": True, "fail": False, "failed": False, "timeout": False}
+
+
+@dataclass
+class Saved:
+    """The responses to one problem. Lists are as long as `texts`; labels are their own verdicts."""
+
+    texts: list[str] = field(default_factory=list)
+    names: list[str | None] = field(default_factory=list)
+    labels: list[bool | None] = field(default_factory=list)
+    tokens: list[int | None] = field(default_factory=list)
+    finish: list[str | None] = field(default_factory=list)
+
+    def add(self, text: str, name: str | None, label: Any, tokens: Any, finish: Any) -> None:
+        """One more."""
+        self.texts.append(text)
+        self.names.append(name)
+        self.labels.append(_verdict(label))
+        self.tokens.append(tokens if isinstance(tokens, int) else None)
+        self.finish.append(finish if isinstance(finish, str) else None)
+
+
+@dataclass(frozen=True)
+class SavedRow:
+    """A row of the file: what it answers, and with what."""
+
+    where: str
+    id: str | None
+    problem: str | None
+    benchmark: str | None
+    saved: Saved
+
+
+class ResponseFile:
+    """A file of responses, read once; rows of one problem are put together when matched."""
+
+    def __init__(
+        self, path: str | Path, column: str | None = None, label: str | None = None
+    ) -> None:
+        self.path, self._column, self._label = Path(path), column, label
+        if not self.path.is_file():
+            raise InvalidInput("--responses", str(path), "there is no such file")
+        with open(self.path, "rb") as file:
+            self.digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        self.rows = [self._row(row) for row in read_rows(self.path)]
+        self._matched: set[int] = set()
+
+    def match(self, name: str, problems: Sequence[Problem]) -> dict[int, Saved]:
+        """Responses by the place of their problem: by id, otherwise by the problem's text."""
+        by_id = {problem.id: place for place, problem in enumerate(problems)}
+        by_text: dict[str, int] = {}
+        for place, problem in enumerate(problems):
+            by_text.setdefault(_plain(problem.text), place)
+            by_text.setdefault(_plain(problem.prompt), place)
+        found: dict[int, Saved] = {}
+        for number, row in enumerate(self.rows):
+            if row.benchmark is not None and row.benchmark != name:
+                continue
+            text = None if row.problem is None else by_text.get(_plain(row.problem))
+            own = by_id.get(row.id) if row.id is not None else None
+            if own is not None and text is not None and own != text:
+                fix = f"has the id {row.id} but the text of {problems[text].id}"
+                raise InvalidInput(row.where, row.id, fix)
+            match = text if own is None else own
+            if match is not None:
+                self._matched.add(number)
+                _extend(found.setdefault(match, Saved()), row.saved)
+        return found
+
+    def unmatched(self) -> list[str]:
+        """Names of the rows that no benchmark so far had a problem for."""
+        return [
+            row.id or row.where
+            for number, row in enumerate(self.rows)
+            if number not in self._matched
+        ]
+
+    def _row(self, row: Mapping[str, Any]) -> SavedRow:
+        where = where_is(row)
+        saved = Saved()
+        for text, name, label, tokens, finish in self._responses(row, where):
+            if not isinstance(text, str):
+                raise InvalidInput(f"{where}: response", text, "must be a text")
+            saved.add(text, name, label, tokens, finish)
+        own = next((row[key] for key in _IDS if row.get(key) is not None), None)
+        problem = next((row[key] for key in _PROBLEMS if isinstance(row.get(key), str)), None)
+        if own is None and problem is None:
+            fix = f"needs an id ({', '.join(_IDS)}) or a problem ({', '.join(_PROBLEMS)})"
+            raise InvalidInput(where, sorted(map(str, row)), fix)
+        benchmark = row.get("benchmark")
+        return SavedRow(
+            where=where,
+            id=None if own is None else str(own),
+            problem=problem,
+            benchmark=benchmark if isinstance(benchmark, str) else None,
+            saved=saved,
+        )
+
+    def _responses(self, row: Mapping[str, Any], where: str) -> Iterator[tuple[Any, ...]]:
+        """(text, name, label, tokens, finish) of each response of a row."""
+        nested = [name for name, value in row.items() if _inner(value) is not None]
+        column = self._column or next((name for name in TEXTS if row.get(name) is not None), None)
+        if column is None and not nested:
+            names = ", ".join(map(str, row))
+            raise InvalidInput(
+                f"{where}: response", None, f"name its column with --column ({names})"
+            )
+        if column is not None and column not in row:
+            raise InvalidInput("--column", column, suggest(column, [str(name) for name in row]))
+        if column is None or _inner(row[column]) is not None:
+            # One column a model, each a mapping with its response, as OpenAI published GSM8K's.
+            for name in nested if column is None else [column]:
+                inner = row[name]
+                yield inner[_inner(inner)], name, self._verdict_of(inner), None, None
+            return
+        value = row[column]
+        texts = value if isinstance(value, list) else [value]
+        labels, tokens = self._verdict_of(row), row.get("tokens")
+        finish = row.get("finish", row.get("finish_reason"))
+        for place, text in enumerate(texts):
+            inner = _inner(text)
+            label = self._verdict_of(text) if inner is not None else _at(labels, place, texts)
+            yield (
+                text if inner is None else text[inner],
+                None,
+                label,
+                _at(tokens, place, texts),
+                _at(finish, place, texts),
+            )
+
+    def _verdict_of(self, row: Mapping[str, Any]) -> Any:
+        if self._label is not None:
+            return row.get(self._label)
+        return next((row[name] for name in LABELS if row.get(name) is not None), None)
+
+
+def _extend(whole: Saved, part: Saved) -> None:
+    whole.texts += part.texts
+    whole.names += part.names
+    whole.labels += part.labels
+    whole.tokens += part.tokens
+    whole.finish += part.finish
+
+
+def _inner(value: Any) -> str | None:
+    """The key of the response inside a mapping."""
+    if not isinstance(value, Mapping):
+        return None
+    return next((name for name in (*TEXTS, "text") if isinstance(value.get(name), str)), None)
+
+
+def _at(values: Any, place: int, texts: Sequence[Any]) -> Any:
+    """The entry of one response, or what holds for all."""
+    if isinstance(values, list):
+        return values[place] if len(values) == len(texts) else None
+    return values
+
+
+def _verdict(value: Any) -> bool | None:
+    if isinstance(value, str):
+        return _WORDS.get(value.strip().lower())
+    if isinstance(value, bool) or (isinstance(value, (int, float)) and value in (0, 1)):
+        return bool(value)
+    return None
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip().casefold()

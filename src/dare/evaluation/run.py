@@ -1,0 +1,195 @@
+"""One evaluation: responses, scores, records, figures; a run that was killed goes on.
+
+OUT/settings.json   what the records were made with
+OUT/records.jsonl   one line a problem, written as they come
+OUT/eval.json       the figures
+OUT/eval.md         the same as tables
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dare.errors import InvalidInput
+from dare.evaluation.benchmarks import Benchmark
+from dare.evaluation.forms import restate
+from dare.evaluation.problems import Problem, fingerprint, load_problems
+from dare.evaluation.records import Record, RecordFile, by_benchmark
+from dare.evaluation.scoring import check_scorer, score
+from dare.evaluation.sources import Source
+from dare.evaluation.summary import summarise
+from dare.evaluation.tables import markdown
+
+SETTINGS, FIGURES, TABLES = "settings.json", "eval.json", "eval.md"
+Progress = Callable[[str, int, int], None]
+"""Called with a benchmark's name, its problems done and all of its problems."""
+
+
+def evaluate(
+    items: Sequence[Benchmark],
+    source: Source,
+    folder: str | Path,
+    settings: Mapping[str, Any],
+    *,
+    data_dir: str | Path | None = None,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Evaluate and write; what the folder already holds is kept and not made again.
+
+    `settings` are what responses depend on: a folder begun with others is refused. `limit` takes
+    the first problems of each benchmark; a later call may raise it.
+    """
+    path = Path(folder)
+    # Everything that can be wrong with the data or the judge shows before the first response.
+    loaded = [(item, load_problems(item, data_dir)) for item in items]
+    answered = 0
+    for item, problems in loaded:
+        check_scorer(item)
+        answered += len(source.begin(item, problems)[0])
+    if not answered:
+        fix = "there is no response to any of their problems; are ids or problem texts the same?"
+        raise InvalidInput("--benchmarks", [item.name for item in items], fix)
+    begin(path, settings, {item.name: fingerprint(problems) for item, problems in loaded})
+    file = RecordFile(path)
+    done = by_benchmark(file.read())
+    chosen: dict[str, set[str]] = {}
+    notes: dict[str, dict[str, Any]] = {}
+    for item, problems in loaded:
+        places, form = source.begin(item, problems)
+        wanted = [place for place in places if limit is None or place < limit]
+        there = {record["id"] for record in done.get(item.name, [])}
+        left = [place for place in wanted if problems[place].id not in there]
+        _answer(item, problems, left, form, source, file, len(wanted), progress)
+        chosen[item.name] = {problems[place].id for place in wanted}
+        notes[item.name] = _notes(item, problems, wanted, limit, form)
+    return write_figures(path, settings, chosen, notes)
+
+
+def begin(folder: Path, settings: Mapping[str, Any], data: Mapping[str, str]) -> None:
+    """Claim the folder, or check that it was begun with the same settings and data."""
+    RecordFile(folder).mend()
+    path = folder / SETTINGS
+    wanted = json.loads(json.dumps({**settings, "data": dict(data)}))
+    if path.is_file():
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            raise InvalidInput("--out", str(path), "is damaged; use --overwrite") from None
+        for name in sorted({*before, *wanted} - {"data"}):
+            if before.get(name) != wanted.get(name):
+                option = f"--{name.replace('_', '-')}"
+                fix = (
+                    f"{folder} was begun with {before.get(name)!r}; give that, another --out, or "
+                    "--overwrite"
+                )
+                raise InvalidInput(option, wanted.get(name), fix)
+        for name, digest in wanted["data"].items():
+            if before["data"].get(name, digest) != digest:
+                fix = f"{folder} was begun with other problems; use another --out or --overwrite"
+                raise InvalidInput(f"benchmark {name}", digest, fix)
+        wanted["data"] = {**before["data"], **wanted["data"]}
+    write_whole(path, json.dumps(wanted, indent=1) + "\n")
+
+
+def write_figures(
+    folder: Path,
+    settings: Mapping[str, Any],
+    chosen: Mapping[str, set[str]],
+    notes: Mapping[str, dict[str, Any]],
+) -> dict[str, Any]:
+    """eval.json and eval.md, from all records but those of problems not chosen now."""
+    from dare import __version__
+
+    path = folder / FIGURES
+    before: dict[str, Any] = {}
+    if path.is_file():
+        before = json.loads(path.read_text(encoding="utf-8")).get("benchmarks", {})
+    found: dict[str, Any] = {}
+    for name, records in by_benchmark(RecordFile(folder).read()).items():
+        kept = [r for r in records if name not in chosen or r["id"] in chosen[name]]
+        earlier = {key: before.get(name, {}).get(key) for key in ("form", "expected", "missing")}
+        if kept:
+            found[name] = {**(notes.get(name) or earlier), **summarise(kept)}
+    scored = [one["accuracy"] for one in found.values() if one["accuracy"] is not None]
+    figures = {
+        "dare": __version__,
+        "settings": dict(settings),
+        # The paper's "Overall": every benchmark counts the same.
+        "mean_accuracy": sum(scored) / len(scored) if scored else None,
+        "benchmarks": found,
+    }
+    write_whole(path, json.dumps(figures, indent=1) + "\n")
+    write_whole(folder / TABLES, markdown(figures))
+    return figures
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A file that is complete or absent."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _answer(
+    item: Benchmark,
+    problems: Sequence[Problem],
+    left: list[int],
+    form: str,
+    source: Source,
+    file: RecordFile,
+    total: int,
+    progress: Progress | None,
+) -> None:
+    """Respond to, score and write down the problems that are left, some at a time."""
+    step = source.step
+    for start in range(0, len(left), step):
+        if progress is not None:
+            progress(item.name, total - len(left) + start, total)
+        places = left[start : start + step]
+        asked = [problems[place] for place in places]
+        made = source.take(places, asked)
+        texts = [
+            [restate(form, problem, text) for text in fields["responses"]]
+            for problem, fields in zip(asked, made, strict=True)
+        ]
+        scores = score(item, asked, texts)
+        file.append(
+            _record(item, problem, fields, values)
+            for problem, fields, values in zip(asked, made, scores, strict=True)
+        )
+    if progress is not None:
+        progress(item.name, total, total)
+
+
+def _record(
+    item: Benchmark, problem: Problem, fields: dict[str, Any], scores: list[float | None]
+) -> Record:
+    # A prompt that did not fit was not answered, whatever a reward says of an empty text.
+    scores = [
+        0.0 if why == "prompt" else value
+        for value, why in zip(scores, fields["finish"], strict=True)
+    ]
+    return {
+        "benchmark": item.name,
+        "id": problem.id,
+        "level": problem.level,
+        "subject": problem.subject,
+        "prompt": problem.prompt,
+        "gold": problem.gold,
+        **fields,
+        "scores": scores,
+    }
+
+
+def _notes(
+    item: Benchmark, problems: Sequence[Problem], wanted: list[int], limit: int | None, form: str
+) -> dict[str, Any]:
+    """What a reader of the figures must know of how they came about."""
+    asked = len(problems) if limit is None else min(limit, len(problems))
+    return {"form": form, "expected": item.rows, "missing": asked - len(wanted)}

@@ -1,0 +1,54 @@
+"""Scores of responses, by the reward functions of training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dare.errors import require
+from dare.evaluation.benchmarks import Benchmark
+from dare.evaluation.problems import Problem
+from dare.rewards.calling import RewardFunction, Rewards
+from dare.rewards.named import reward_named
+
+
+def _reward(item: Benchmark) -> RewardFunction:
+    """The reward of training; a benchmark of programs may give its judge more time."""
+    if not item.judge:
+        return reward_named(item.reward)
+    from dare.rewards.code import make_code_reward
+
+    return make_code_reward(**item.judge)
+
+
+def check_scorer(item: Benchmark) -> None:
+    """Raise now what would stop the scoring after everything has been generated."""
+    _reward(item)
+    if item.is_code:
+        from dare.sandbox import open_sandbox
+
+        open_sandbox("auto")
+
+
+def score(
+    item: Benchmark, problems: Sequence[Problem], responses: Sequence[Sequence[str]]
+) -> list[list[float | None]]:
+    """One score in [0, 1] a response, None where it could not be scored.
+
+    Equal responses to one problem are scored once: at low temperatures many are.
+    """
+    require(len(problems) == len(responses), "responses", len(responses), "one list a problem")
+    place: dict[tuple[int, str], int] = {}
+    for row, texts in enumerate(responses):
+        for text in texts:
+            place.setdefault((row, text), len(place))
+    if not place:
+        return [[] for _ in responses]
+    rows = [problems[row] for row, _ in place]
+    names = sorted({name for problem in rows for name in problem.columns})
+    values = Rewards(_reward(item), None)(
+        [problem.prompt for problem in rows],
+        [text for _, text in place],
+        [[] for _ in place],
+        {name: [problem.columns.get(name) for problem in rows] for name in names},
+    )
+    return [[values[place[row, text]] for text in texts] for row, texts in enumerate(responses)]

@@ -1,0 +1,157 @@
+"""The building blocks of a report: plots, tables and words, as plain values.
+
+What is built here goes into the page as JSON; `assets/` draws it. A trace is one of plotly's, with
+three additions: `colour` names a colour of the theme, `axis` the values along x (by steps, tokens
+or time, as the reader chooses), and `run` the run whose button shows and hides it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dare.curriculum.arrays import Array
+
+Block = dict[str, Any]
+Trace = dict[str, Any]
+
+
+def plot(
+    name: str,
+    title: str,
+    caption: str,
+    traces: Sequence[Trace],
+    *,
+    y: str = "",
+    x: str = "",
+    height: int = 280,
+    wide: bool = False,
+    legend: bool = False,
+    share: bool = False,
+    layout: dict[str, Any] | None = None,
+) -> Block:
+    """A titled figure. `share` fixes y to 0 to 100 %; an empty `x` is the reader's choice."""
+    return {
+        "kind": "plot",
+        "id": name,
+        "title": title,
+        "caption": caption,
+        "traces": list(traces),
+        "y": y,
+        "x": x,
+        "height": height,
+        "wide": wide,
+        "legend": legend,
+        "share": share,
+        "layout": layout or {},
+    }
+
+
+def table(
+    name: str, title: str, caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]
+) -> Block:
+    """A table of text; the first column names the row."""
+    return {
+        "kind": "table",
+        "id": name,
+        "title": title,
+        "caption": caption,
+        "head": list(head),
+        "rows": [list(row) for row in rows],
+    }
+
+
+def note(text: str) -> Block:
+    """Words, above all those that say why there is nothing to see."""
+    return {"kind": "note", "text": text}
+
+
+def tiles(entries: Sequence[tuple[str, str, str]]) -> Block:
+    """Figures to take in at a glance: label, value, a word on it."""
+    return {"kind": "tiles", "id": "tiles", "entries": [list(entry) for entry in entries]}
+
+
+def section(
+    name: str,
+    title: str,
+    intro: str,
+    blocks: Sequence[Block] | None = None,
+    by_run: Sequence[Sequence[Block]] | None = None,
+) -> dict[str, Any]:
+    """A part of the page: the same for all runs, or one list of blocks a run."""
+    shown: dict[str, Any] = {"blocks": list(blocks)} if blocks is not None else {}
+    if by_run is not None:
+        shown["by_run"] = [list(one) for one in by_run]
+    return {"id": name, "title": title, "intro": intro, **shown}
+
+
+def line(y: Array, axis: str, colour: str, name: str, **more: Any) -> Trace:
+    """A curve over the reader's choice of x."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "y": numbers(y),
+        "axis": axis,
+        "colour": colour,
+        "name": name,
+        **more,
+    }
+
+
+def layers(parts: dict[str, Array], axis: str, colours: Sequence[str]) -> list[Trace]:
+    """Curves stacked on each other."""
+    return [
+        line(y, axis, colour, name, stackgroup="one", thin=True)
+        for (name, y), colour in zip(parts.items(), colours, strict=True)
+    ]
+
+
+def numbers(values: Array, digits: int = 5) -> list[float | None]:
+    """A few digits each, null for what is no number: short, and what JSON can hold."""
+    array = np.asarray(values, dtype=np.float64)
+    return [
+        float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in array.tolist()
+    ]
+
+
+def short(value: float | None, digits: int = 3) -> str:
+    """A number as people write it: 1,234, 12.3 M, 0.0012; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    size = abs(value)
+    for limit, sign in ((1e12, " T"), (1e9, " G"), (1e6, " M")):
+        if size >= limit:
+            return f"{value / limit:.{digits}g}{sign}"
+    if size >= 1000 or (size >= 1 and float(value).is_integer()):
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def percent(value: float | None) -> str:
+    """12.3 %, or a dash."""
+    return "-" if value is None or not math.isfinite(value) else f"{100 * value:.1f} %"
+
+
+def duration(seconds: float) -> str:
+    """45 s, 12 min, 3.4 h."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def thinned(count: int, most: int) -> Array:
+    """Edges of at most `most` even bins over `count` places: bin i is edges[i] to edges[i + 1]."""
+    return np.linspace(0, count, min(count, most) + 1).astype(np.int64)
+
+
+def binned(values: Array, edges: Array) -> Array:
+    """Mean of each bin, NaN left out of it."""
+    if len(edges) - 1 == len(values):
+        return values
+    known = np.isfinite(values)
+    total = np.add.reduceat(np.where(known, values, 0.0), edges[:-1])
+    count = np.add.reduceat(known.astype(np.float64), edges[:-1])
+    return np.divide(total, count, out=np.full(len(total), np.nan), where=count > 0)

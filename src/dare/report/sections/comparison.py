@@ -1,0 +1,234 @@
+"""Runs against each other: means over seeds with intervals, as `dare compare` counts them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dare.curriculum.arrays import Array
+from dare.errors import InvalidInput
+from dare.report.blocks import Block, Trace, note, numbers, plot, section, table
+from dare.report.folder import RunData
+from dare.report.lines import values
+
+
+def comparison(runs: Sequence[RunData], methods: Sequence[str]) -> dict[str, Any]:
+    """Curves and tables by method; says which runs cannot be compared, and why."""
+    intro = (
+        "Runs of one method with different seeds count as one. Bands, whiskers and brackets are "
+        "95 % bootstrap intervals over seeds; with a single seed there are none."
+    )
+    usable = [place for place, run in enumerate(runs) if _usable(run)]
+    blocks: list[Block] = []
+    left = [runs[place].name for place in range(len(runs)) if place not in usable]
+    if left:
+        blocks.append(note(f"Left out, for want of evaluations or steps: {', '.join(left)}."))
+    if len(usable) < 2:
+        blocks.append(note("Nothing to compare yet: it takes two runs with an evaluation each."))
+    else:
+        blocks += _compared([runs[place] for place in usable], [methods[place] for place in usable])
+    return section("comparison", "Comparison", intro, blocks)
+
+
+def method_names(runs: Sequence[RunData]) -> list[str]:
+    """The method of each run, or its own name where a method has unequal settings or a seed twice.
+
+    Runs of a study, and those that were named by hand, keep their names.
+    """
+    settings: dict[str, set[str]] = {}
+    seeds: dict[str, list[int]] = {}
+    for run in runs:
+        settings.setdefault(run.method, set()).add(_settings(run))
+        seeds.setdefault(run.method, []).append(run.seed)
+    names = []
+    for run in runs:
+        by_hand = (run.folder / "job.json").is_file() or not run.config
+        mixed = (
+            len(settings[run.method]) > 1 and not by_hand and run.method == run.training("preset")
+        )
+        repeated = len(set(seeds[run.method])) < len(seeds[run.method])
+        names.append(run.name if mixed or repeated else run.method)
+    return names
+
+
+def _settings(run: RunData) -> str:
+    held = run.config.get("curriculum")
+    return json.dumps(
+        {**(held if isinstance(held, dict) else {}), "seed": None}, sort_keys=True, default=str
+    )
+
+
+def _usable(run: RunData) -> bool:
+    scored = np.isfinite(values(run.evaluations, "accuracy")).sum()
+    return bool(scored and len(run.metrics) and np.isfinite(run.tokens).all())
+
+
+def _compared(runs: Sequence[RunData], methods: Sequence[str]) -> list[Block]:
+    from dare.study.compare import compare_runs  # brings torch along: only where it is needed
+    from dare.study.runs import Run
+    from dare.study.tables import level_table, summary_tables
+
+    found = [
+        Run(name, run.seed, run.folder, *_clean(run))
+        for run, name in zip(runs, methods, strict=True)
+    ]
+    try:
+        figures = compare_runs(found)
+    except InvalidInput as error:
+        return [note(f"Nothing to compare: {error.fix}.")]
+    tables = [
+        *summary_tables(figures),
+        level_table(figures, "accuracy"),
+        level_table(figures, "tokens"),
+    ]
+    shown = [
+        table(f"comparison-{place}", one.title, "", one.head, one.rows)
+        for place, one in enumerate(tables)
+        if len(one.head) > 1
+    ]
+    return [_curves(figures), _ends(figures), *shown]
+
+
+def _clean(run: RunData) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Evaluations and steps with everything that a comparison reads."""
+    evaluations = []
+    for record in run.evaluations:
+        accuracy, tokens = values([record], "accuracy")[0], values([record], "tokens")[0]
+        total = values([record], "generated_tokens_total")[0]
+        if np.isfinite([accuracy, total]).all():
+            levels = record.get("by_level")
+            parts = levels if isinstance(levels, dict) else {}
+            whole = {
+                name: {key: part.get(key) for key in ("accuracy", "tokens")}
+                for name, part in parts.items()
+                if isinstance(part, dict)
+            }
+            evaluations.append(
+                {
+                    "step": record["step"],
+                    "accuracy": float(accuracy),
+                    "tokens": float(tokens) if np.isfinite(tokens) else None,
+                    "generated_tokens_total": float(total),
+                    "by_level": whole,
+                }
+            )
+    seconds = np.diff(run.seconds, prepend=0.0)
+    metrics = [
+        {
+            "step": record["step"],
+            "generated_tokens_total": float(total),
+            "seconds": {"all": float(spent)},
+            "memory_mb": float(np.nan_to_num(memory)),
+            "varied_groups": float(np.nan_to_num(varied)),
+        }
+        for record, total, spent, memory, varied in zip(
+            run.metrics,
+            run.tokens,
+            seconds,
+            values(run.metrics, "memory_mb"),
+            values(run.metrics, "varied_groups"),
+            strict=True,
+        )
+    ]
+    return evaluations, metrics
+
+
+def _curves(figures: dict[str, Any]) -> Block:
+    traces: list[Trace] = []
+    x = numbers(np.array(figures["grid_tokens"]), 7)
+    for place, (name, method) in enumerate(figures["methods"].items()):
+        mean, low, high = (
+            np.array(side, dtype=float) for side in zip(*method["curve"], strict=True)
+        )
+        if len(method["seeds"]) > 1:
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "x": [*x, *x[::-1]],
+                    "y": [*numbers(high), *numbers(low)[::-1]],
+                    "fill": "toself",
+                    "colour": f"run:{place}",
+                    "hoverinfo": "skip",
+                    "showlegend": False,
+                    "group": name,
+                }
+            )
+        label = f"{name} ({len(method['seeds'])} seeds)" if len(method["seeds"]) > 1 else name
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": x,
+                "y": numbers(mean),
+                "name": label,
+                "colour": f"run:{place}",
+                "group": name,
+            }
+        )
+    caption = "Held-out accuracy over generated tokens, as far as all runs have come."
+    return plot(
+        "comparison-curves",
+        "Accuracy at equal tokens",
+        caption,
+        traces,
+        x="generated tokens",
+        legend=True,
+        share=True,
+        wide=True,
+        height=360,
+    )
+
+
+def _ends(figures: dict[str, Any]) -> Block:
+    names = list(figures["methods"])
+    traces: list[Trace] = []
+    for place, name in enumerate(names):
+        mean, low, high = figures["methods"][name]["accuracy"]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": [mean],
+                "y": [name],
+                "name": name,
+                "colour": f"run:{place}",
+                "marker": {"size": 10},
+                "error_x": {
+                    "type": "data",
+                    "array": _side(high, mean),
+                    "arrayminus": _side(mean, low),
+                    "thickness": 2,
+                    "width": 5,
+                },
+            }
+        )
+    caption = "At the last evaluation of each run. Whiskers that overlap leave the order open."
+    return plot(
+        "comparison-ends",
+        "Final accuracy",
+        caption,
+        traces,
+        x="accuracy",
+        wide=True,
+        height=130 + 34 * len(names),
+        layout={
+            "xaxis": {"tickformat": ".3~p"},
+            "yaxis": {"type": "category", "autorange": "reversed"},
+        },
+    )
+
+
+def _side(high: float | None, low: float | None) -> list[float]:
+    return [0.0 if high is None or low is None else high - low]
+
+
+def colour_places(methods: Sequence[str]) -> Array:
+    """A colour a method; a colour a run where there is one method only."""
+    order = list(dict.fromkeys(methods))
+    if len(order) == 1:
+        return np.arange(len(methods))
+    return np.array([order.index(name) for name in methods])

@@ -1,0 +1,198 @@
+"""Is the estimate right? Predicted difficulty against what happened, and how well it is fed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dare.curriculum.arrays import Array
+from dare.curriculum.tiers import Tier
+from dare.report.axes import Axes
+from dare.report.blocks import Block, Trace, binned, line, note, numbers, plot, section, thinned
+from dare.report.folder import RunData
+from dare.report.lines import values
+from dare.study import calibration
+
+_LEAST = 20
+_COLUMNS = 200
+
+
+def estimator(runs: Sequence[RunData], axes: Axes) -> dict[str, Any]:
+    """Calibration, error over time, effective sample size and coverage of each run."""
+    intro = (
+        "Before each step the curriculum predicts how often the policy will fail on the prompts it "
+        "drew. Here is how that turned out."
+    )
+    return section(
+        "estimator",
+        "Estimate",
+        intro,
+        by_run=[_blocks(run, place, axes) for place, run in enumerate(runs)],
+    )
+
+
+def _blocks(run: RunData, place: int, axes: Axes) -> list[Block]:
+    return [*_calibration(run), *_error(run, place, axes), *_supply(run, place, axes)]
+
+
+def _calibration(run: RunData) -> list[Block]:
+    drawn = run.selections
+    known = np.isfinite(drawn.failure_D) & np.isfinite(drawn.difficulty_D)
+    if known.sum() < _LEAST:
+        text = (
+            f"No calibration yet: it needs {_LEAST} drawn prompts with an outcome in "
+            f"selections.jsonl, there are {int(known.sum())}."
+        )
+        return [note(text)]
+    middle = float(np.median(drawn.step_D[known]))
+    traces: list[Trace] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [0, 1],
+            "y": [0, 1],
+            "name": "perfect",
+            "colour": "soft",
+            "line": {"dash": "dot", "width": 1.5},
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
+    ]
+    trials = plain_trials(run)
+    early = drawn.step_D <= middle
+    for name, part, colour in (
+        ("first half", known & early, "series:1"),
+        ("second half", known & ~early, "main"),
+    ):
+        if part.any():
+            bins = calibration.calibration(
+                np.clip(drawn.difficulty_D[part], 0, 1), drawn.failure_D[part], trials[part]
+            )
+            traces.append(_points(bins, name, colour))
+    caption = (
+        "Drawn prompts grouped by predicted failure rate; points on the dotted line are right on "
+        "average, points above it are harder than thought. Whiskers: 95 % intervals."
+    )
+    ends = {"range": [-0.03, 1.03], "tickformat": ".0%"}
+    return [
+        plot(
+            "calibration",
+            "Calibration",
+            caption,
+            traces,
+            x="predicted failure rate",
+            y="realised failure rate",
+            height=380,
+            legend=True,
+            layout={"xaxis": ends, "yaxis": ends},
+        )
+    ]
+
+
+def _points(bins: list[dict[str, Any]], name: str, colour: str) -> Trace:
+    realised = np.array([one["realised"] for one in bins])
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": numbers(np.array([one["predicted"] for one in bins])),
+        "y": numbers(realised),
+        "error_y": {
+            "type": "data",
+            "array": numbers(np.array([one["high"] for one in bins]) - realised),
+            "arrayminus": numbers(realised - np.array([one["low"] for one in bins])),
+            "thickness": 1.2,
+            "width": 3,
+        },
+        "customdata": [one["prompts"] for one in bins],
+        "hovertemplate": "predicted %{x:.1%}, realised %{y:.1%}<br>%{customdata} prompts",
+        "name": name,
+        "colour": colour,
+    }
+
+
+def plain_trials(run: RunData) -> Array:
+    """Rollouts of the bare prompt behind each failure rate: hard groups add helped ones."""
+    drawn, most = run.selections, run.curriculum("hard", "plain")
+    used = run.curriculum("tiers") and run.curriculum("hard", "use")
+    if not used or not isinstance(most, int):
+        return drawn.group_size_D
+    hard = drawn.tier_D == Tier.HARD
+    return np.where(hard, np.minimum(drawn.group_size_D, most), drawn.group_size_D)
+
+
+def _error(run: RunData, place: int, axes: Axes) -> list[Block]:
+    """Distance of prediction and outcome, beside what luck alone would make of a perfect one."""
+    drawn = run.selections
+    known = np.isfinite(drawn.failure_D) & np.isfinite(drawn.difficulty_D)
+    known &= drawn.group_size_D > 0
+    if not known.any():
+        return []
+    step, inverse = np.unique(drawn.step_D[known], return_inverse=True)
+    count = np.bincount(inverse)
+    predicted, trials = np.clip(drawn.difficulty_D[known], 0, 1), plain_trials(run)[known]
+    away = np.abs(predicted - drawn.failure_D[known])
+    edges = thinned(len(step), _COLUMNS)
+    mean, luck = (
+        binned(np.bincount(inverse, weights=part) / count, edges)
+        for part in (away, binomial_deviation(predicted, trials))
+    )
+    name = axes.at(f"drawn{place}", run, binned(step.astype(np.float64), edges))
+    caption = (
+        "Mean |predicted - realised| over the prompts of a step. A few rollouts are a noisy "
+        "outcome: the dotted line is what a perfect prediction would show."
+    )
+    traces = [
+        line(mean, name, "main", "measured", smooth=True),
+        line(luck, name, "soft", "luck alone", line={"dash": "dot"}),
+    ]
+    return [plot("error", "Error of the prediction", caption, traces, legend=True, height=380)]
+
+
+def binomial_deviation(rate: Array, trials: Array) -> Array:
+    """E|X/n - p| of X ~ Binomial(n, p), by De Moivre's closed form."""
+    size = np.maximum(np.round(trials), 1).astype(np.int64)
+    inner = np.clip(rate, 1e-9, 1 - 1e-9)
+    above = np.minimum(np.floor(size * inner).astype(np.int64) + 1, size)
+    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, size.max() + 1)))])
+    choose = log_factorial[size] - log_factorial[above] - log_factorial[size - above]
+    log_term = choose + above * np.log(inner) + (size - above + 1) * np.log1p(-inner)
+    return 2.0 * above * np.exp(log_term) / size
+
+
+def _supply(run: RunData, place: int, axes: Axes) -> list[Block]:
+    """Coverage, and the effective sample size where the estimator has one."""
+    blocks = []
+    for key, title, caption, share in (
+        (
+            "ess",
+            "Effective sample size",
+            "Rollouts that the reweighted buffer of a prompt is worth, "
+            "on average. It falls when the policy moves away from those who wrote the buffer.",
+            False,
+        ),
+        (
+            "ess_accepted",
+            "Estimates with support",
+            "Share of buffered prompts whose effective sample size passes the threshold.",
+            True,
+        ),
+        (
+            "coverage",
+            "Coverage",
+            "Share of all prompts that were rolled out at least once. All "
+            "others rest on the cold start or on foresight.",
+            True,
+        ),
+    ):
+        found = values(run.metrics, key)
+        if np.isfinite(found).any():
+            y = axes.thin(place, found)
+            trace = line(y, axes.of(place), "main", title, smooth=not share)
+            whole = {"yaxis": {"range": [0, 1.03]}} if key == "ess_accepted" else {}
+            blocks.append(plot(key, title, caption, [trace], share=share, layout=whole))
+    if run.metrics and not np.isfinite(values(run.metrics, "ess")).any():
+        name = run.curriculum("estimator", "name") or "of this run"
+        blocks.append(note(f"The estimator {name} does not reweight, so it has no sample size."))
+    return blocks

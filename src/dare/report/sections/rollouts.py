@@ -1,0 +1,104 @@
+"""Rollouts to read: a fair choice of samples.jsonl that keeps the page small."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dare.report.blocks import Block, note, section
+from dare.report.difficulty import TIERS
+from dare.report.folder import RunData
+from dare.report.lines import Line, values
+from dare.report.text import legible
+
+CHARACTERS = 3_000_000
+"""Of all samples of a page together."""
+_KINDS = ("plain", "think_longer", "hinted")
+
+
+def rollouts(runs: Sequence[RunData]) -> dict[str, Any]:
+    """A browser of each run's samples."""
+    intro = "What the policy wrote, a few rollouts a tier and step. Select one to read it."
+    share = CHARACTERS // max(len(runs), 1)
+    return section("rollouts", "Rollouts", intro, by_run=[_browser(run, share) for run in runs])
+
+
+def _browser(run: RunData, room: int) -> list[Block]:
+    if not run.samples:
+        text = "No rollouts to read: samples.jsonl is empty (sample_rows is 0, or no step is done)."
+        return [note(text)]
+    chosen = choose(run.samples, room)
+    lengths = values(chosen, "tokens")
+    tier = np.array([str(line.get("tier")) for line in chosen])
+    middle = {
+        name: float(np.nanmedian(lengths[tier == name]))
+        for name in TIERS
+        if np.isfinite(lengths[tier == name]).any()
+    }
+    caption = f"{len(chosen):,} of {len(run.samples):,} samples, evenly over steps."
+    if len(chosen) == len(run.samples):
+        caption = f"All {len(chosen):,} samples of the run."
+    return [
+        {
+            "kind": "samples",
+            "id": "samples",
+            "caption": caption + " Long and short are held against the median of the tier.",
+            "median": middle,
+            "rows": [_row(line) for line in chosen],
+        }
+    ]
+
+
+def choose(samples: Sequence[Line], room: int) -> list[Line]:
+    """Evenly over steps from every mix of tier, kind and outcome, as many as there is room for."""
+    sizes = np.array([min(_size(line), 14_000) for line in samples])
+    if sizes.sum() <= room:
+        return list(samples)
+    groups: dict[tuple[str, str, bool], list[int]] = {}
+    for place, line in enumerate(samples):
+        key = (str(line.get("tier")), str(line.get("conditioning")), line.get("reward") == 1)
+        groups.setdefault(key, []).append(place)
+    fair = room / len(groups)
+    kept: list[int] = []
+    for places in groups.values():
+        count = max(1, int(fair / sizes[places].mean()))
+        picks = np.linspace(0, len(places) - 1, min(count, len(places))).round().astype(int)
+        kept += [places[index] for index in np.unique(picks).tolist()]
+    return [samples[place] for place in sorted(kept)]
+
+
+def _size(line: Line) -> int:
+    return 200 + len(str(line.get("prompt", ""))) + len(str(line.get("response", "")))
+
+
+def _row(line: Line) -> dict[str, Any]:
+    def number(key: str) -> float | None:
+        value = float(values([line], key)[0])
+        return float(f"{value:.4g}") if np.isfinite(value) else None
+
+    kind = str(line.get("conditioning"))
+    hints = line.get("hint")
+    fragments = hints if isinstance(hints, list) else [hints] if hints else []
+    return {
+        "step": line["step"],
+        "id": legible(str(line.get("id", "")), 80),
+        "tier": legible(str(line.get("tier", "")), 20),
+        "difficulty": number("difficulty"),
+        "kind": kind if kind in _KINDS else "plain",
+        "hint": [legible(str(part), 1000) for part in fragments],
+        "prompt": legible(prompt_text(line.get("prompt"))),
+        "response": legible(str(line.get("response", ""))),
+        "reward": number("reward"),
+        "tokens": number("tokens"),
+        "cut": line.get("finish") == "length",
+    }
+
+
+def prompt_text(prompt: Any) -> str:
+    """A prompt as it stands; of a conversation, every turn under its role."""
+    if not isinstance(prompt, list):
+        return str(prompt)
+    turns = [turn if isinstance(turn, dict) else {"content": turn} for turn in prompt]
+    return "\n\n".join(f"[{turn.get('role', '?')}]\n{turn.get('content', '')}" for turn in turns)

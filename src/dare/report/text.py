@@ -1,0 +1,40 @@
+"""Text of strangers, made fit to be looked at."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+LONGEST = 6000
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
+    "\ufff9-\ufffb]"
+)
+_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&"}
+
+
+def legible(text: str, longest: int = LONGEST) -> str:
+    """Control characters, lone surrogates and marks that reorder text become visible signs.
+
+    A terminal's escape shows as ␛, a right-to-left override as ⟨U+202E⟩. What is too long loses
+    its middle.
+    """
+    if len(text) > longest:
+        cut = len(text) - longest
+        end = longest // 3
+        text = f"{text[: longest - end]}\n[... {cut:,} characters left out ...]\n{text[-end:]}"
+    return _UNSEEN.sub(_sign, text.replace("\r\n", "\n"))
+
+
+def embedded(value: Any) -> str:
+    """JSON that stands safely inside a script element: pure ASCII without <, > and &."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.translate(_ESCAPES)
+
+
+def _sign(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"

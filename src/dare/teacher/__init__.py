@@ -1,0 +1,1 @@
+"""The DOTS teacher before a run: pass rates to learn from, and a head fitted to them."""

@@ -1,0 +1,43 @@
+"""From a conversation to the token ids that the policy reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dare.templates import Message
+
+
+def prompt_text(tokenizer: Any, messages: Sequence[Message]) -> str:
+    """By the chat template; a base model without one reads the contents, one a line."""
+    if not getattr(tokenizer, "chat_template", None):
+        return "\n".join(turn["content"] for turn in messages) + "\n"
+    try:
+        return _by_template(tokenizer, messages)
+    except Exception as error:
+        # Some models' templates refuse a system message: its text then leads the first turn.
+        foldable = len(messages) > 1 and messages[0]["role"] == "system"
+        if not foldable or "TemplateError" not in type(error).__name__:
+            raise
+        first, second, *rest = messages
+        joined = {**second, "content": f"{first['content']}\n\n{second['content']}"}
+        return _by_template(tokenizer, [joined, *rest])
+
+
+def encode(tokenizer: Any, messages: Sequence[Message]) -> npt.NDArray[np.int64]:
+    """Token ids up to where the response begins."""
+    text = prompt_text(tokenizer, messages)
+    # A chat template writes the special tokens itself; a base model gets them from its tokenizer.
+    chat = bool(getattr(tokenizer, "chat_template", None))
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"] if chat else tokenizer(text)
+    return np.asarray(ids if chat else ids["input_ids"], dtype=np.int64)
+
+
+def _by_template(tokenizer: Any, messages: Sequence[Message]) -> str:
+    text: str = tokenizer.apply_chat_template(
+        list(messages), add_generation_prompt=True, tokenize=False
+    )
+    return text

@@ -1,0 +1,246 @@
+"""The report in a browser: everything is drawn, everything works, nothing else happens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hostile_texts import HOSTILE
+
+from dare.report.document import write_report
+
+SECTIONS = ["overview", "curves", "landscape", "estimator", "levels", "cost", "evaluation",
+            "rollouts", "settings"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def file(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("page") / "report.html"
+    write_report([str(run)], out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def compared(synthetic, run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("several")
+    for name, preset, seed in (("a", "grpo", 1), ("b", "grpo", 2), ("c", "dare", 1)):
+        synthetic.synthesise(
+            root / name, steps=25, prompts=150, drawn=16, words=5, seed=seed, preset=preset
+        )
+    write_report([str(root), str(run)], root / "report.html")
+    return root / "report.html"
+
+
+def traces(page, name: str) -> list[dict]:
+    """Data of the plot in a block, as plotly holds it."""
+    script = "(n) => document.querySelector(`[data-block='${n}'] .plot`).data.map((t) => ({...t}))"
+    return page.evaluate(script, name)
+
+
+def until(page, name: str, condition: str) -> None:
+    """Wait until a condition on `plot`, the plot in a block, holds."""
+    found = f"document.querySelector(`[data-block='{name}'] .plot`)"
+    page.wait_for_function(f"() => {{ const plot = {found}; return plot.data && ({condition}); }}")
+
+
+def test_every_plot_is_drawn(file: Path, visit, synthetic) -> None:
+    page = visit(file.as_uri())
+    synthetic.draw_all(page)
+    sections = page.evaluate("[...document.querySelectorAll('section')].map((s) => s.id)")
+    assert sections == SECTIONS
+    empty = page.evaluate(
+        """[...document.querySelectorAll('.plot')].filter((plot) => !plot.querySelector(
+          '.scatterlayer path, .heatmaplayer image, .sankey-link, .points path')
+        ).map((plot) => plot.getAttribute('aria-label'))"""
+    )
+    assert empty == []
+    assert page.locator(".js-plotly-plot").count() == page.locator(".plot").count() >= 20
+    assert page.locator(".note").count() == 0  # nothing is missing in this run
+
+
+def test_a_phone_does_not_scroll_sideways(file: Path, compared: Path, visit, synthetic) -> None:
+    for address, scheme in ((file, "dark"), (compared, "light")):
+        page = visit(address.as_uri(), width=390, scheme=scheme)
+        assert page.evaluate("document.documentElement.dataset.theme") == scheme
+        if address == file:
+            synthetic.draw_all(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        wide = "Math.max(...[...document.querySelectorAll('.main-svg')].map((s) => s.clientWidth))"
+        assert page.evaluate(wide) < 390
+
+
+def test_axis_and_smoothing_are_the_readers_choice(file: Path, run: Path, visit) -> None:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    page = visit(file.as_uri(), width=1280)
+    page.locator("[data-block='curve-reward'] .main-svg").first.wait_for()
+    assert traces(page, "curve-reward")[0]["x"] == [line["step"] for line in lines]
+    page.click("#axis button[data-value=tokens]")
+    until(page, "curve-reward", "plot.data[0].x[0] > 100")
+    tokens = [line["generated_tokens_total"] for line in lines]
+    assert traces(page, "curve-reward")[0]["x"] == pytest.approx(tokens, rel=1e-6)
+    page.click("#axis button[data-value=time]")
+    until(page, "curve-reward", "plot.data[0].x[39] < 20")
+    minutes = sum(sum(line["seconds"].values()) for line in lines) / 60
+    assert traces(page, "curve-reward")[0]["x"][-1] == pytest.approx(minutes, rel=1e-4)
+    raw, smooth = traces(page, "curve-reward")
+    assert smooth["y"][20] == pytest.approx(sum(raw["y"][18:23]) / 5)
+    page.uncheck("#smooth")
+    until(page, "curve-reward", "plot.data.length === 1")
+    label = "document.querySelector(\"[data-block='curve-reward'] .xtitle\").textContent"
+    assert page.evaluate(label) == "minutes of training"
+
+
+def test_the_theme_recolours_page_and_plots(file: Path, visit) -> None:
+    page = visit(file.as_uri(), scheme="dark")
+    before = traces(page, "accuracy")[-1]["line"]["color"]
+    page.click("#theme")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    until(page, "accuracy", f"plot.data.at(-1).line.color !== '{before}'")
+    back = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(back) == "rgb(246, 247, 249)"
+    page.reload()  # and it is remembered
+    page.wait_for_selector("#theme")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+
+
+def test_moves_follow_the_chosen_steps(file: Path, visit) -> None:
+    page = visit(file.as_uri())
+    block = page.locator("[data-block=moves]")
+    block.scroll_into_view_if_needed()
+    block.locator(".sankey-link").first.wait_for(state="attached")
+    cells = (
+        "[...document.querySelectorAll('[data-block=moves] td')].map((c) => Number(c.textContent))"
+    )
+    whole = page.evaluate(cells)
+    assert sum(whole) == 400
+    block.locator("select").nth(1).select_option(index=1)
+    part = page.evaluate(cells)
+    assert sum(part) == 400
+    assert part != whole
+    assert part[0] + part[4] + part[8] > whole[0] + whole[4] + whole[8]  # fewer have moved by then
+
+
+def test_rollouts_are_filtered_and_searched(file: Path, run: Path, visit) -> None:
+    lines = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
+    page = visit(file.as_uri())
+    block = page.locator("[data-block=samples]")
+
+    def matches() -> str:
+        return block.locator("[aria-live]").inner_text()
+
+    assert matches() == f"{len(lines)} of {len(lines)} match"
+    block.locator("[data-filter=tier]").select_option("hard")
+    hard = [line for line in lines if line["tier"] == "hard"]
+    assert matches() == f"{len(hard)} of {len(lines)} match"
+    block.locator("[data-filter=outcome]").select_option("right")
+    right = [line for line in hard if line["reward"] == 1]
+    assert matches() == f"{len(right)} of {len(lines)} match"
+    block.locator("[data-filter=outcome]").select_option("all")
+    block.locator("[data-filter=kind]").select_option("hinted")
+    hinted = [line for line in hard if line["conditioning"] == "hinted"]
+    assert matches() == f"{len(hinted)} of {len(lines)} match"
+    for name in ("tier", "kind"):
+        block.locator(f"[data-filter={name}]").select_option("all")
+    for length in ("short", "long"):
+        block.locator("[data-filter=length]").select_option(length)
+        assert 0 < int(matches().split()[0]) < len(lines)
+    block.locator("[data-filter=length]").select_option("all")
+    block.locator("[data-filter=kind]").select_option("hinted")
+    wanted = hinted[0]["response"][-9:].upper()
+    block.locator("input[type=search]").fill(wanted)
+    page.wait_for_function(
+        "(n) => !document.querySelector('[aria-live]').textContent.startsWith(n)",
+        arg=f"{len(hinted)} of",
+    )
+    found = [line for line in hinted if wanted.lower() in line["response"].lower()]
+    assert matches() == f"{len(found)} of {len(lines)} match"
+    sample = block.locator(".sample").first
+    sample.locator("summary").click()
+    shown = sample.locator("pre").all_inner_texts()
+    assert any(wanted.lower() in text.lower() for text in shown)
+    assert sample.locator("h4").all_inner_texts()[1] == "Hint"
+    assert shown[1] == "Look at both sides."
+
+
+def test_hostile_text_stays_text(hostile: Path, tmp_path: Path, visit) -> None:
+    out = tmp_path / "report.html"
+    write_report([str(hostile)], out)
+    source = out.read_text(encoding="utf-8")
+    assert "<img src=x" not in source
+    assert "<b>bold" not in source
+    assert source.count("</script>") == 3
+    page = visit(out.as_uri())
+    block = page.locator("[data-block=samples]")
+    for summary in block.locator(".sample summary").all()[: len(HOSTILE)]:
+        summary.click()
+    shown = [text for text in block.locator("pre").all_inner_texts() if text]
+    for text in (HOSTILE[0], HOSTILE[1], HOSTILE[3]):
+        assert sum(text in part for part in shown) == 3  # prompt, hint and response, to the letter
+    mangled = next(part for part in shown if "red" in part)
+    for sign in ("␛[31mred␛[0m", "␀␇", "⟨U+2028⟩", "⟨U+D800⟩", "⟨U+202E⟩gnp.exe", "⟨U+009B⟩"):
+        assert sign in mangled
+    assert page.evaluate("window.hacked") is None
+    inside = "img, script, b, u, br, i:not([data-colour])"
+    assert page.locator("#rollouts").locator(inside).count() == 0
+    names = [one["name"] for one in traces(page, "accuracy") if "name" in one]
+    assert names == ["&lt;img src=x onerror=alert(1)&gt;"]  # plotly would read it as markup
+    assert page.locator("h1").inner_text().endswith(hostile.name)
+
+
+def test_injected_markup_would_not_run_either(file: Path, browser) -> None:
+    """The policy stops what escaping let through, and any request. (Its errors are expected.)"""
+    page = browser.new_context().new_page()
+    page.goto(file.as_uri())
+    page.wait_for_selector(".js-plotly-plot")
+    failed: dict[str, str] = {}
+    page.on("requestfailed", lambda request: failed.update({request.url: request.failure}))
+    answered: list[str] = []
+    page.on("response", lambda response: answered.append(response.url))
+    page.evaluate(
+        """() => {
+          const script = document.createElement('script');
+          script.textContent = 'window.hacked = 1';
+          document.body.append(script);
+          const markup = '<img src="report.html" onerror="window.hacked = 2">';
+          document.body.insertAdjacentHTML('beforeend', markup);
+          return fetch('report.html').catch(() => null);
+        }"""
+    )
+    assert page.evaluate("window.hacked") is None
+    assert set(failed.values()) <= {"csp"}
+    assert answered == []
+    page.context.close()
+
+
+def test_several_runs_are_compared_and_switched(compared: Path, visit, synthetic) -> None:
+    page = visit(compared.as_uri())
+    synthetic.draw_all(page)
+    assert page.locator(".plot").count() == page.locator(".js-plotly-plot").count()
+    curves = traces(page, "comparison-curves")
+    assert [one["name"] for one in curves if "name" in one] == ["grpo (2 seeds)", "dare (2 seeds)"]
+    assert sum("fill" in one for one in curves) == 2  # the intervals over seeds
+    page.locator("section#curves .runs button").first.click()
+    page.locator("[data-block='curve-reward']").scroll_into_view_if_needed()
+    until(page, "curve-reward", "plot.data[0].visible === false")
+    before = page.locator("section#landscape p.soft").inner_text()
+    page.select_option("#run", "3")
+    assert page.locator("section#landscape p.soft").inner_text() != before
+    page.locator("[data-block=heatmap]").scroll_into_view_if_needed()
+    page.locator("[data-block=heatmap] .heatmaplayer image").wait_for(state="attached")
+    assert len(traces(page, "heatmap")[0]["x"]) == 40
+
+
+def test_a_run_that_has_just_begun_says_what_is_missing(tmp_path: Path, browser) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "config.yaml").write_text("training: {preset: dare, seed: 1}\n")
+    write_report([str(tmp_path / "new")], tmp_path / "report.html")
+    page = browser.new_context().new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto((tmp_path / "report.html").as_uri())
+    page.wait_for_selector(".note")
+    assert page.locator(".note").count() >= 7
+    assert page.locator("section").count() == len(SECTIONS)
+    assert errors == []
+    page.context.close()
