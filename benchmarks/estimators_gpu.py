@@ -94,8 +94,8 @@ def warm_up(folder: Path, rows: list[dict[str, Any]], steps: int, out: Path) -> 
         return out
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    model = model.to(device)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.to(device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=5e-5, weight_decay=0.0)
     order = torch.Generator().manual_seed(0)
     for step in range(steps):

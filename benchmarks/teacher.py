@@ -1,6 +1,6 @@
 """How well the DOTS teacher predicts pass rates of prompts that it did not see.
 
-    python benchmarks/teacher.py --rates FILE.jsonl[.gz] (--embedder MODEL | --embeddings FILE.npy)
+    python benchmarks/teacher.py --rates FILE.jsonl[.gz] --embedder MODEL [--embeddings FILE.npy]
         [--curves FILE.jsonl[.gz]] [--prompts 8000] [--seeds 3] [--out FILE.json]
 
 FILE has `problem` (or `prompt`) and `pass_rate` of one policy. Some prompts are held out; the head
@@ -87,14 +87,15 @@ def main() -> None:
     parser.add_argument("--rates", required=True)
     parser.add_argument("--curves")
     parser.add_argument("--embedder", help="a model by path or name")
-    parser.add_argument("--embeddings", help="an array instead of it")
+    parser.add_argument("--embeddings", help="its embeddings, made before")
     parser.add_argument("--cache", help="write the embeddings here")
     parser.add_argument("--prompts", type=int, default=8000)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--weight-decay", type=float, default=1.0)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--weight-decay", type=float, default=10.0)
+    parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--out")
     args = parser.parse_args()
 
@@ -109,7 +110,7 @@ def main() -> None:
         if len(rows) != len(found) + len(others):
             fix = f"must have {len(found) + len(others)} rows; write them with --cache"
             raise InvalidInput("--embeddings", rows.shape, fix)
-        name = Path(args.embeddings).name
+        name = Path(args.embedder or args.embeddings).name
     else:
         made = embed([*found.prompts, *others], args.embedder or "pocket")
         rows, name = made.rows_PH, made.embedder
@@ -125,6 +126,7 @@ def main() -> None:
             hidden=args.hidden,
             lr=args.lr,
             weight_decay=args.weight_decay,
+            dropout=args.dropout,
             seed=seed,
         )
         keep = np.flatnonzero(alone)  # none of the curves' prompts, whatever their wording's spaces

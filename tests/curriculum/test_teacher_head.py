@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dare.curriculum.teacher_fit import FitPoint, fit_head
+from dare.curriculum.teacher_fit import AdamW, FitPoint, fit_head
 from dare.curriculum.teacher_head import Array, TeacherHead
 
 H = 12
@@ -234,6 +234,52 @@ def test_fit_is_deterministic_and_seeded() -> None:
     assert not np.array_equal(prediction, other)
 
 
+def test_dropout_hides_a_share_of_every_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, success, _ = _world(1, prompts=60, dim=H)
+    hidden: list[float] = []
+    original = TeacherHead.loss_and_grad
+
+    def spy(self: TeacherHead, q: Array, y: Array, r: Array, s: Array) -> Any:
+        hidden.extend((np.mean(q == 0), np.mean(r == 0)))
+        return original(self, q, y, r, s)
+
+    monkeypatch.setattr(TeacherHead, "loss_and_grad", spy)
+    options: dict[str, Any] = {"steps": 20, "references": 32, "batch": 32}
+    for share in (0.0, 0.4):
+        hidden.clear()
+        fit_head(TeacherHead.init(H, 8), rows, success, dropout=share, **options)
+        assert np.mean(hidden) == pytest.approx(share, abs=0.03)
+
+
+def test_weight_decay_shrinks_the_matrices_alone() -> None:
+    head, start = TeacherHead.init(H, 8, dtype="float64"), TeacherHead.init(H, 8, dtype="float64")
+    optimiser = AdamW(head, 30.0)
+    optimiser.step({name: np.zeros_like(value) for name, value in head.params.items()}, 1e-3)
+    for name, value in start.params.items():
+        kept = 1 - 30 * 1e-3 if value.ndim == 2 else 1.0
+        np.testing.assert_allclose(head.params[name], kept * value, rtol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+def test_the_optimiser_is_torchs(decay: float) -> None:
+    torch = pytest.importorskip("torch")
+    head, rng = TeacherHead.init(4, 3, dtype="float64"), np.random.default_rng(0)
+    copies = {name: torch.tensor(value.copy()) for name, value in head.params.items()}
+    groups = [
+        {"params": [v for v in copies.values() if (v.ndim == 2) == matrix], "weight_decay": d}
+        for matrix, d in ((True, decay), (False, 0.0))
+    ]
+    theirs, ours = torch.optim.AdamW(groups, lr=1e-2), AdamW(head, decay)
+    for _ in range(5):
+        grads = {name: rng.normal(size=value.shape) for name, value in head.params.items()}
+        for name, value in copies.items():
+            value.grad = torch.tensor(grads[name])
+        theirs.step()
+        ours.step(grads, 1e-2)
+    for name, value in copies.items():
+        np.testing.assert_allclose(head.params[name], value.numpy(), rtol=1e-9, err_msg=name)
+
+
 def test_validation_prompts_never_reach_training(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, success, groups = _world(2, prompts=50, dim=H)
     seen: list[tuple[set[bytes], set[bytes]]] = []
@@ -349,6 +395,8 @@ def test_bad_input_is_named(change: dict[int, Array], words: str) -> None:
         ("batch", 0, "batch=0"),
         ("references", 36, "references=36.*below 36.*merge"),
         ("lr", float("nan"), "lr=nan"),
+        ("dropout", 1.0, r"dropout=1\.0"),
+        ("weight_decay", -1.0, r"weight_decay=-1\.0"),
         ("validation", 1.0, r"validation=1\.0"),
         ("groups", [1, 2], r"groups has shape \(2,\).*\(40,\)"),
     ],

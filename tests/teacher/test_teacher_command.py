@@ -216,6 +216,7 @@ def test_bad_rates_are_named(tmp_path: Path, bad: dict[str, Any], words: str) ->
         (["--steps", "0"], "--steps = 0"),
         (["--held-out", "1"], "--held-out"),
         (["--weight-decay", "-1"], "--weight-decay"),
+        (["--dropout", "1"], "--dropout"),
         (["--embed", "none.npy"], "--embed = 'none.npy': there is no such file"),
         (["--embed", "./no-model"], "--embed"),
         (["--lr", "1e300"], "--lr"),

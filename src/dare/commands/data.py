@@ -67,9 +67,9 @@ def prepare(
 
     [cyan]dare data prepare mine.jsonl --columns prompt=question --out mine.parquet[/cyan]
     """
-    from dare.data.prepare import beside
     from dare.data.prepare import prepare as run
     from dare.data.spec import load_spec
+    from dare.data.write import beside
 
     spec = load_spec(
         what,

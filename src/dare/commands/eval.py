@@ -114,7 +114,7 @@ def run(
     source: Any
     if responses is not None:
         source, settings = _from_file(responses, column, label, form, tokenizer)
-        name = Path(responses).name.partition(".")[0]
+        name = Path(responses).name.lstrip(".").partition(".")[0]
     else:
         assert model is not None
         warm = (0.0 if samples == 1 else 0.6) if temperature is None else temperature
@@ -122,13 +122,12 @@ def run(
         choices["top_p"] = 1.0 if warm == 0 else top_p
         form = "native" if form == "auto" else form
         source, settings = _from_model(model, choices, template, form, rows, dtype)
-        name = Path(model).name
+        # "." and "runs/mine/.." have no name before they are resolved.
+        name = Path(model).resolve().name if Path(model).is_dir() else Path(model).name
     folder = Path(out or f"runs/eval/{name}")
-    if overwrite:
-        _clear(folder)
-    figures = evaluate(
-        items, source, folder, settings, data_dir=data_dir, limit=limit, progress=_Progress(json)
-    )
+    shown = _Progress(json)
+    options: dict[str, Any] = {"data_dir": data_dir, "limit": limit, "overwrite": overwrite}
+    figures = evaluate(items, source, folder, settings, progress=shown, **options)
     if responses is not None:
         _report_unmatched(source.file.unmatched())
     _present(figures, folder, json)
@@ -210,15 +209,6 @@ def _from_file(
     return FromFile(file, form, count), settings
 
 
-def _clear(folder: Path) -> None:
-    """Remove what an evaluation wrote, and nothing else."""
-    from dare.evaluation.records import FILE
-    from dare.evaluation.run import FIGURES, SETTINGS, TABLES
-
-    for name in (FIGURES, TABLES, FILE, SETTINGS):
-        (folder / name).unlink(missing_ok=True)
-
-
 class _Progress:
     """A line on stderr for each batch, rewritten in place on a terminal."""
 
@@ -234,7 +224,10 @@ class _Progress:
 
 def _report_unmatched(names: Sequence[str]) -> None:
     if names:
-        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        from dare.report.text import legible
+
+        shown = ", ".join(" ".join(legible(name, 200).split()) for name in names[:5])
+        shown += ", ..." if len(names) > 5 else ""
         typer.echo(f"{len(names)} row(s) of the file answer no problem here: {shown}", err=True)
 
 

@@ -85,17 +85,17 @@ def compare(
     import json as encoder
 
     from dare.errors import InvalidInput
+    from dare.evaluation.claim import write_whole
     from dare.evaluation.compare import compare as compared
     from dare.evaluation.compare import load_named, tables_of
-    from dare.evaluation.run import write_whole
+    from dare.evaluation.tables import page_of
 
     if out is not None and Path(out).suffix not in (".json", ".md"):
         raise InvalidInput("--out", out, "must end in .json or .md")
     found = compared(load_named(runs), k)
     tables, text = tables_of(found), encoder.dumps(found, indent=1)
     if out is not None:
-        page = "\n".join(table.markdown() for table in tables)
-        write_whole(Path(out), text + "\n" if out.endswith(".json") else page)
+        write_whole(Path(out), text + "\n" if out.endswith(".json") else page_of(tables))
     if json:
         typer.echo(text)
     else:
@@ -114,7 +114,9 @@ def print_tables(tables: Sequence[Table]) -> None:
     for table in tables:
         shown = Shown(box=None, pad_edge=False, padding=(0, 1, 0, 0))
         for place, name in enumerate(table.head):
-            shown.add_column(name, overflow="fold", justify="right" if place else "left")
+            shown.add_column(
+                Text(legible(name)), overflow="fold", justify="right" if place else "left"
+            )
         for row in table.rows:
             shown.add_row(*(Text(legible(cell)) for cell in row))
         if table.title:

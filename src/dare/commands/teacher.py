@@ -87,6 +87,9 @@ def fit(
     weight_decay: Annotated[
         float, typer.Option(help="Decay of the matrices, times the rate.")
     ] = 1.0,
+    dropout: Annotated[
+        float, typer.Option(help="Share of an embedding that a step does not see.")
+    ] = 0.0,
     tau: Annotated[float, typer.Option(help="Temperature of the attention.")] = 1.0,
     held_out: Annotated[float, typer.Option(help="Share of the prompts kept for the test.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Of the head, the split and the order.")] = 0,
@@ -104,11 +107,14 @@ def fit(
 
     [cyan]dare teacher fit a.jsonl.gz b.parquet --embed ./encoder --prompt-column problem[/cyan]
     """
+    from json import dumps
+
     from transformers.utils import logging
 
     from dare.teacher.embedder import embed as embedded
     from dare.teacher.fitting import FitSettings, fit_teacher
     from dare.teacher.rates import Columns, read_rates
+    from dare.teacher.report import show
     from dare.teacher_file import SavedHead, save_head
 
     logging.disable_progress_bar()
@@ -119,6 +125,7 @@ def fit(
         batch=batch,
         lr=lr,
         weight_decay=weight_decay,
+        dropout=dropout,
         tau=tau,
         held_out=held_out,
         seed=seed,
@@ -138,9 +145,11 @@ def fit(
             rows.rows_PH, found.rate_P, found.trials_P, found.policy_P, settings, heard
         )
     save_head(SavedHead(head, rows.embedder, rows.probes, about), out)
-    _report(about, json)
-    if not json:
-        typer.echo(f"wrote {out}")
+    if json:
+        typer.echo(dumps(about))
+        return
+    show(about)
+    typer.echo(f"wrote {out}")
 
 
 def _progress(quiet: bool) -> Any:
@@ -162,50 +171,6 @@ def _progress(quiet: bool) -> Any:
         console=Console(stderr=True),
         disable=quiet,
     )
-
-
-def _report(about: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        import json
-
-        typer.echo(json.dumps(about))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:.3f}"
-
-    def span(value: float | None, error: float | None) -> str:
-        return "-" if value is None else f"{value:.2f} ± {error:.2f}"
-
-    console = Console(highlight=False)
-    console.print(
-        f"{about['rows']} rates of {about['prompts']} prompts and {len(about['policies'])} "
-        f"policies; held out: {about['held_out_rows']} rates, mean {about['held_out_rate']:.3f}; "
-        f"kept the parameters of step {about['kept_step']}"
-    )
-    names = ("bce", "mae", "pearson", "calibration_error")
-    titles = ("BCE", "MAE", "Pearson", "ECE", "slope", "shift")
-    table = Table("held-out prompts", *titles, box=None)
-    for name, line in sorted(about["errors"].items(), key=lambda item: float(item[1]["bce"])):
-        moves = (span(line[key], line[f"{key}_error"]) for key in ("slope", "shift"))
-        table.add_row(name, *(number(line[key]) for key in names), *moves)
-    console.print(table)
-    console.print(
-        "attention alone: before temperature and bias; recalibrated: after the best slope and shift"
-        " of the other half of the rows; ECE: mean gap between predicted and observed over bins\n"
-    )
-    bins = Table("predicted success", "rates", "predicted", "observed", "95 %", box=None)
-    for line in about["calibration"]:
-        bins.add_row(
-            f"{line['from']:.1f} - {line['to']:.1f}",
-            str(line["prompts"]),
-            number(line["predicted"]),
-            number(line["realised"]),
-            f"{line['low']:.3f} - {line['high']:.3f}",
-        )
-    console.print(bins)
 
 
 _OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}

@@ -56,6 +56,7 @@ def fit_head(
     references: int = 256,
     lr: float = 1e-3,
     weight_decay: float = 0.0,
+    dropout: float = 0.0,
     seed: int = 0,
     groups: npt.ArrayLike | None = None,
     validation: float = 0.1,
@@ -65,13 +66,15 @@ def fit_head(
 
     `groups` labels the policy snapshot of each row. Rows with equal embeddings are one prompt and
     stay on one side of the validation split, or a prompt seen under one snapshot would leak into
-    another. `progress` hears the step and its loss.
+    another. `dropout` is the share of each embedding that a step does not see. `progress` hears the
+    step and its loss.
     """
     for name, count in (("steps", steps), ("batch", batch), ("references", references)):
         ensure(count >= 1, f"{name}={count}: use at least 1")
     ensure(0 < lr < math.inf, f"lr={lr}: use a finite rate above 0")
     fix = "use a finite decay of at least 0"
     ensure(0 <= weight_decay < math.inf, f"weight_decay={weight_decay}: {fix}")
+    ensure(0 <= dropout < 1, f"dropout={dropout}: use a share of at least 0 and below 1")
     ensure(0 < validation < 1, f"validation={validation}: use a share between 0 and 1")
     rows = head.check_embeddings("embeddings_PH", embeddings_PH)
     success = check_success("success_P", success_P, len(rows))
@@ -93,15 +96,16 @@ def fit_head(
     pools = [np.flatnonzero((group_P == g) & ~kept_P) for g in range(len(anchors))]
     history, rng, train_P = [score(0)], np.random.default_rng([seed, 1]), np.concatenate(pools)
     best, kept = history[0], head.state_dict()
-    adam = _AdamW(head, weight_decay)
+    adam, noise = AdamW(head, weight_decay), np.random.default_rng([seed, 2])
     warmup = max(1, min(100, steps // 10))
     for step in range(1, steps + 1):
         pool = pools[group_P[rng.choice(train_P)]]  # a group's chance is its share of rows
         drawn = rng.choice(pool, min(len(pool), references + batch), replace=False)
         ref, query = drawn[:references], drawn[references:]
+        near, asked = (_thinned(rows[part], dropout, noise) for part in (ref, query))
         rate = lr * min(step / warmup, (steps - step + 1) / (steps - warmup + 1))
         with np.errstate(over="ignore", invalid="ignore"):  # a loss that is no number tells it all
-            loss, grads = head.loss_and_grad(rows[query], success[query], rows[ref], success[ref])
+            loss, grads = head.loss_and_grad(asked, success[query], near, success[ref])
             ensure(math.isfinite(loss), f"lr={lr}: loss became {loss} at step {step}; lower lr")
             adam.step(grads, rate)
         if progress is not None:
@@ -166,7 +170,12 @@ def bce(predicted: Array, success: Array) -> float:
     return -float(np.mean(success * np.log(safe) + (1 - success) * np.log1p(-safe)))
 
 
-class _AdamW:
+def _thinned(rows: Array, share: float, rng: np.random.Generator) -> Array:
+    """The rows with a random share of their numbers set to 0; LayerNorm sees to the scale."""
+    return rows * (rng.random(rows.shape) >= share) if share else rows
+
+
+class AdamW:
     """AdamW with the usual constants, on the head's own arrays; only matrices decay."""
 
     def __init__(self, head: TeacherHead, decay: float) -> None:

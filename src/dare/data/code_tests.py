@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Mapping
@@ -52,10 +53,22 @@ def _decoded(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        return text  # code that begins with a bracket
+        return _python(text, where)
     except (ValueError, RecursionError):
         fix = "holds an integer of more than 4,300 digits, or is nested too deeply"
         raise InvalidInput(where, text[:80], fix) from None
+
+
+def _python(text: str, where: str) -> Any:
+    """A list as Python writes it (tables of text hold such), or code that begins with a bracket."""
+    try:
+        ast.parse(text.strip())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise InvalidInput(where, text[-80:], "is neither JSON nor code; is it cut off?") from None
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, TypeError, RecursionError, MemoryError, SyntaxError):
+        return text
 
 
 def _code(code: str, raw: Mapping[str, Any]) -> Test:

@@ -11,10 +11,10 @@ import numpy as np
 
 from dare.data.load import Source, read_rows
 from dare.data.normal import key_of, simplified, squeezed
-from dare.data.prepare import BATCH
 from dare.data.repeats import Repeats
 from dare.data.row import where_is
 from dare.data.schema import check_columns, problem_text, text_of, to_row
+from dare.data.sieve import BATCH
 from dare.errors import InvalidInput
 
 _OPTIONAL = ("answer", "tests", "level", "solution")
@@ -35,6 +35,7 @@ def inspect(
     found = _Figures(examples, seed)
     for raw in read_rows(source, split=split):
         found.rows += 1
+        found.columns.update(map(str, raw))
         try:
             found.take(to_row(raw, "data", columns, need_answer=False), raw)
         except InvalidInput as error:
@@ -51,7 +52,7 @@ class _Figures:
         self.rows = self.bad = 0
         self.bad_examples: list[str] = []
         self._counts: dict[str, Counter[str]] = {"source": Counter(), "level": Counter()}
-        self._columns: Counter[str] = Counter()
+        self.columns: Counter[str] = Counter()
         self._missing = dict.fromkeys(_OPTIONAL, 0)
         self._unscored = self._messages = 0
         self._lengths: dict[str, list[np.ndarray[Any, np.dtype[np.int64]]]] = {}
@@ -65,7 +66,6 @@ class _Figures:
         """Count one row."""
         self._counts["source"][row["source"]] += 1
         self._counts["level"][row["level"] or "none"] += 1
-        self._columns.update(map(str, raw))
         for name in _OPTIONAL:
             self._missing[name] += row[name] is None
         self._unscored += row["answer"] is None and row["tests"] is None
@@ -120,7 +120,7 @@ class _Figures:
             "rows": self.rows,
             "bad_rows": self.bad,
             "bad_row_examples": self.bad_examples,
-            "columns": dict(self._columns),
+            "columns": dict(self.columns),
             "sources": _most(self._counts["source"]),
             "levels": dict(sorted(_most(self._counts["level"]).items(), key=_by_level)),
             "missing": {**self._missing, "answer and tests": self._unscored},

@@ -42,10 +42,21 @@ def json_rows(path: Path | str) -> Iterator[Row]:
     """The rows of a file that is one JSON array, or JSON lines: what it begins with decides."""
     with open_bytes(path) as file:
         try:
-            start = file.read(4096).removeprefix(codecs.BOM_UTF8).lstrip()[:1]
+            start = file.read(_CHUNK).removeprefix(codecs.BOM_UTF8).lstrip()
         except (EOFError, OSError, zlib.error):
             start = b""  # the line that it breaks at is found when lines are read
-    yield from _array(path) if start == b"[" else _lines(path)
+    yield from _array(path) if start[:1] == b"[" and not _list_a_line(start) else _lines(path)
+
+
+def _list_a_line(start: bytes) -> bool:
+    """Whether a file that begins with a bracket has a list in each of several lines."""
+    first, _, rest = start.partition(b"\n")
+    if not rest.lstrip().startswith(b"["):
+        return False
+    try:
+        return isinstance(json.loads(first), list)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _lines(path: Path | str) -> Iterator[Row]:
@@ -120,6 +131,10 @@ def _array(path: Path | str) -> Iterator[Row]:
                     more()
             number += 1
             yield as_row(value, str(path), number, "row")
+        place += 1  # the closing bracket
+        if next_sign():
+            fix = "the file goes on after the end of its array"
+            raise InvalidInput(f"{path} after row {number}", text[place : place + 80], fix)
 
 
 def as_row(value: Any, file: str, number: int, unit: str) -> Row:

@@ -6,6 +6,7 @@ import csv
 import glob
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,9 @@ def _csv(path: Path | str) -> Iterator[Row]:
         delimiter = "\t" if ".tsv" in Path(path).suffixes else ","
         reader = csv.DictReader(text, strict=True, delimiter=delimiter)
         try:
+            twice = [name for name, count in Counter(reader.fieldnames or ()).items() if count > 1]
+            if twice:
+                raise InvalidInput(f"{path} header", twice, "several columns have this name")
             for values in reader:
                 number += 1
                 if None in values or None in values.values():

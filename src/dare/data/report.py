@@ -105,14 +105,14 @@ class Tally:
 
 
 def report_of(
-    spec: DataSpec, sets: EvaluationSets, tallies: Mapping[str, Tally], out: Path
+    spec: DataSpec, sets: EvaluationSets, tallies: Mapping[str, Tally], out: Path, written: Path
 ) -> dict[str, Any]:
-    """The whole report."""
+    """The whole report; `written` is where the rows of `out` are until it is complete."""
     from dare import __version__
 
     sources = []
     for source in spec.sources:
-        files = [path for place in source.places for path in _local(place)]
+        files = [path for place in source.places for path in local_files(place)]
         more = {"from": [_place(place) for place in source.places], "sha256": _hashes(files)}
         sources.append({**tallies[source.name].to_dict(), **more})
     wanted = [source.wanted for source in spec.sources]
@@ -123,7 +123,7 @@ def report_of(
         "rows": sum(tally.kept for tally in tallies.values()),
         "wanted": None if None in wanted else total,
         "seed": spec.seed,
-        "sha256": _hashes([out])[str(out)],
+        "sha256": _hashes([written])[str(written)],
         "sources": sources,
         "decontamination": {
             "ngram": spec.ngram,
@@ -155,7 +155,8 @@ def _place(place: Any) -> str:
     return str(place) if isinstance(place, str | Path) else type(place).__name__
 
 
-def _local(place: Any) -> list[Path]:
+def local_files(place: Any) -> list[Path]:
+    """The files on this machine that a place names."""
     path = place.get("path") if isinstance(place, Mapping) else place
     if not isinstance(path, str | Path) or not is_file(path) or "://" in str(path):
         return []

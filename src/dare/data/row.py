@@ -8,6 +8,7 @@ from typing import Any
 from dare.errors import InvalidInput
 
 _MISSING = object()
+_LISTED, _WIDE = 30, 400  # names and characters that a message has room for
 
 
 class Row(dict[str, Any]):
@@ -68,7 +69,15 @@ def rename(raw: Row, columns: Mapping[str, str]) -> Row:
     return Row({**rest, **found}, raw.file, raw.number, raw.unit)
 
 
+def column_names(raw: Mapping[str, Any]) -> str:
+    """The columns of a row, for messages; odd names are quoted so that a message stays a line."""
+    names = [str(name) for name in raw]
+    shown = ", ".join(name if name.isprintable() else repr(name) for name in names[:_LISTED])
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"{shown[:_WIDE]}{more}" or "no columns at all"
+
+
 def no_column(raw: Mapping[str, Any], column: str, field: str) -> InvalidInput:
     """The error for a column that is not there."""
-    names = ", ".join(map(str, raw)) or "no columns at all"
-    return InvalidInput(f"{where_is(raw)}: {field}", column, f"no such column; it has {names}")
+    fix = f"no such column; it has {column_names(raw)}"
+    return InvalidInput(f"{where_is(raw)}: {field}", column, fix)

@@ -6,11 +6,12 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from dare.curriculum.prompts import prompt_id
 from dare.data.code_tests import as_tests
-from dare.data.row import has, lookup, no_column, where_is
+from dare.data.row import column_names, has, lookup, no_column, where_is
 from dare.errors import InvalidInput, suggest
 from dare.rewards.math.extract import boxed_answer, gold_answer, marked_answer
 
@@ -51,6 +52,9 @@ def to_row(
     found, used = _found(raw, columns or {})
     prompt = _prompt(found.get("prompt"), f"{where}: {_shown(used, 'prompt')}", raw)
     solution = _string(found.get("solution"), f"{where}: {_shown(used, 'solution')}")
+    if used["prompt"] == "messages" and not isinstance(prompt, str):
+        prompt, last = _without_reply(prompt)
+        solution = solution or last
     answer = _answer(found.get("answer"), f"{where}: {_shown(used, 'answer')}")
     if answer is not None and "####" in answer:
         solution, answer = solution or answer, marked_answer(answer)
@@ -73,7 +77,7 @@ def to_row(
         "prompt": prompt,
         "answer": answer,
         "tests": tests,
-        "level": _level(found.get("level"), f"{where}: {_shown(used, 'level')}"),
+        "level": as_level(found.get("level"), f"{where}: {_shown(used, 'level')}"),
         "solution": solution,
         "extra": extra,
     }
@@ -81,6 +85,8 @@ def to_row(
 
 def check_columns(columns: Mapping[str, str]) -> None:
     """Refuse a mapping of columns that names no field."""
+    if not isinstance(columns, Mapping):
+        raise InvalidInput("columns", columns, "write {field: column}, as in {prompt: question}")
     for field, column in columns.items():
         if field not in _MAPPED:
             raise InvalidInput(f"columns.{field}", column, suggest(str(field), _MAPPED))
@@ -128,8 +134,8 @@ def _shown(used: Mapping[str, str], field: str) -> str:
 
 def _prompt(value: Any, where: str, raw: Mapping[str, Any]) -> str | list[dict[str, str]]:
     if value is None:
-        names = ", ".join(map(str, raw)) or "no columns"
-        fix = f"needs a prompt: name its column with columns = {{prompt: ...}}; it has {names}"
+        fix = "needs a prompt: name its column with columns = {prompt: ...}"
+        fix = f"{fix}; it has {column_names(raw)}"
         raise InvalidInput(where, None, fix)
     if isinstance(value, str) and value.strip():
         return _encodable(value, where)
@@ -147,12 +153,19 @@ def _prompt(value: Any, where: str, raw: Mapping[str, Any]) -> str | list[dict[s
     return turns
 
 
+def _without_reply(
+    turns: list[dict[str, str]],
+) -> tuple[list[dict[str, str]], str | None]:
+    """A conversation for fine-tuning ends with what the policy is to find by itself."""
+    if len(turns) > 1 and turns[-1]["role"] == "assistant":
+        return turns[:-1], turns[-1]["content"].strip() or None
+    return turns, None
+
+
 def _answer(value: Any, where: str) -> str | None:
-    if isinstance(value, list | tuple) and value and not isinstance(value[0], list | dict):
-        parts = [_answer(item, f"{where}[{place}]") for place, item in enumerate(value)]
+    if isinstance(value, list | tuple) and not any(isinstance(v, list | dict) for v in value):
+        parts = [_string(item, f"{where}[{place}]") for place, item in enumerate(value)]
         return ", ".join(part for part in parts if part is not None) or None
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 10_000:
-        return gold_answer(value)  # longer than `str` will write
     return _string(value, where)
 
 
@@ -162,15 +175,17 @@ def _string(value: Any, where: str) -> str | None:
         return None
     if isinstance(value, str):
         return _encodable(value, where) if value.strip() else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         kind = type(value).__name__
         raise InvalidInput(where, value, f"must be a string or a number, not a {kind}")
+    if isinstance(value, int):
+        return gold_answer(value)  # also one that is longer than `str` will write
     if not math.isfinite(value):
         raise InvalidInput(where, value, "is no number; use null or leave the field out")
     return str(value)
 
 
-def _level(value: Any, where: str) -> str | None:
+def as_level(value: Any, where: str) -> str | None:
     """'Level 5', 5 and 5.0 are all '5'; other levels are words."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -199,7 +214,7 @@ def _extra(raw: Mapping[str, Any], used: set[str], where: str) -> dict[str, Any]
     if isinstance(given, str):
         try:
             given = json.loads(given)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise InvalidInput(f"{where}: extra", given, "must be an object or its JSON") from None
     if given is None:
         return rest

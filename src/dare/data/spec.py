@@ -12,7 +12,7 @@ import yaml
 
 from dare.data.contamination import SHARE, N
 from dare.data.load import files_of, is_file
-from dare.data.schema import check_columns
+from dare.data.schema import as_level, check_columns
 from dare.errors import InvalidInput, require, suggest
 
 _CHOICES = {"by": ("ngrams", "text", "none"), "repeats": ("drop", "keep")}
@@ -85,7 +85,8 @@ def load_spec(what: Sequence[str], data_dir: Path | None = None, **changes: Any)
             if not is_file(word) and "/" not in word:
                 fix = f"is neither a file, a hub id nor a union; {suggest(word, recipe_names())}"
                 raise InvalidInput("data", word, fix)
-        values = {"sources": [{"name": _stem(word), "path": word} for word in what]}
+        names = _distinct(what)
+        values = {"sources": [{"name": n, "path": w} for n, w in zip(names, what, strict=True)]}
         name, what = _stem(first), what[:1]
     require(len(what) == 1, "data", list(what), "prepare one recipe at a time")
     given = {key: value for key, value in changes.items() if value is not None}
@@ -96,7 +97,7 @@ def load_spec(what: Sequence[str], data_dir: Path | None = None, **changes: Any)
 def _spec(
     name: str, values: Mapping[str, Any], each: Mapping[str, Any], data_dir: Path | None
 ) -> DataSpec:
-    known = [*(_names(DataSpec)), "about"]
+    known = [*(name for name in _names(DataSpec) if name != "data_dir"), "about"]
     for key in values:
         require(key in known, f"recipe {name}: {key}", values[key], suggest(str(key), known))
     listed = values.get("sources")
@@ -109,15 +110,24 @@ def _spec(
     require(not twice, "sources", sorted(twice), "two sources have this name; rename one")
     rest = {k: v for k, v in values.items() if k not in ("about", "sources", "name")}
     made = DataSpec(name, sources, data_dir=data_dir, **rest)
-    require(isinstance(made.seed, int), "seed", made.seed, "must be an integer")
+    require(type(made.seed) is int, "seed", made.seed, "must be an integer")
+    good = type(made.ngram) is int and made.ngram >= 2
+    require(good, "ngram", made.ngram, "must be an integer of at least 2")
+    good = type(made.share) in (int, float) and 0 < made.share <= 1
+    require(good, "share", made.share, "must be above 0 and at most 1")
+    sets = [made.decontaminate] if isinstance(made.decontaminate, str) else made.decontaminate
+    good = isinstance(sets, list | tuple) and all(isinstance(word, str) for word in sets)
+    fix = "must be all, none, or a list of sets and files"
+    require(good, "decontaminate", made.decontaminate, fix)
     choices = ("error", "drop")
     require(made.bad_rows in choices, "bad_rows", made.bad_rows, f"one of {', '.join(choices)}")
     return made
 
 
 def _source(recipe: str, item: Any, each: Mapping[str, Any], data_dir: Path | None) -> SourceSpec:
-    if not isinstance(item, Mapping) or not item.get("name"):
-        raise InvalidInput(f"recipe {recipe}: sources", item, "each source needs a name")
+    named = isinstance(item, Mapping) and item.get("name")
+    if not named or not isinstance(item["name"], str):
+        raise InvalidInput(f"recipe {recipe}: sources", item, "each source needs a name, a word")
     values = {**item, **each}
     where = f"source {values['name']}"
     places = _places(where, values, data_dir)
@@ -126,7 +136,8 @@ def _source(recipe: str, item: Any, each: Mapping[str, Any], data_dir: Path | No
     for key in settings:
         words = suggest(str(key), [*known, "path", "local", "hub", "split"])
         require(key in known, f"{where}: {key}", settings[key], words)
-    check_columns(settings.get("columns") or {})
+    settings["columns"] = settings.get("columns") or {}
+    check_columns(settings["columns"])
     for key in ("levels", "extra", "answers"):
         if settings.get(key) is not None:
             require(
@@ -137,13 +148,19 @@ def _source(recipe: str, item: Any, each: Mapping[str, Any], data_dir: Path | No
             )
             settings[key] = tuple(settings[key])
     made = SourceSpec(places=places, **settings)
-    made = replace(made, levels=tuple(map(str, made.levels)))
+    made = replace(made, levels=tuple(_level(level, where) for level in made.levels))
+    for item in made.answers:
+        good = isinstance(item, Mapping) and {"begins", "answer"} == set(item)
+        good = good and all(isinstance(word, str) for word in item.values())
+        require(good, f"{where}: answers", item, "must be {begins: ..., answer: ...}, both texts")
+    flag = isinstance(made.keep_source, bool)
+    require(flag, f"{where}: keep_source", made.keep_source, "must be true or false")
     for key, choices in _CHOICES.items():
         value = getattr(made, key)
         require(value in choices, f"{where}: {key}", value, f"one of {', '.join(choices)}")
     for key in ("take", "expect"):
         value = getattr(made, key)
-        good = value is None or (isinstance(value, int) and value > 0)
+        good = value is None or (type(value) is int and value > 0)
         require(good, f"{where}: {key}", value, "must be a positive number of rows")
     return made
 
@@ -165,6 +182,24 @@ def _places(where: str, values: Mapping[str, Any], data_dir: Path | None) -> tup
 
 def _names(kind: type) -> list[str]:
     return [item.name for item in fields(kind)]
+
+
+def _level(value: Any, where: str) -> str:
+    """A level to keep, in the form that rows have it: 3.0 and 'Level 3' are '3'."""
+    level = as_level(value, f"{where}: levels")
+    if level is None:
+        raise InvalidInput(f"{where}: levels", value, "must be a word or a number")
+    return level
+
+
+def _distinct(words: Sequence[str]) -> list[str]:
+    """Names of data files: train, but a/train and b/train where both are there."""
+    names = [_stem(word) for word in words]
+    if len(set(names)) < len(names):
+        names = [f"{Path(word).parent.name}/{_stem(word)}" for word in words]
+    if len(set(names)) < len(names):
+        names = [f"{name}-{place}" for place, name in enumerate(names, start=1)]
+    return names
 
 
 def _stem(word: str) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import gzip
 import json
 import math
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, cast
@@ -16,17 +18,24 @@ from dare.errors import InvalidInput
 from dare.rewards.math.extract import gold_answer
 
 ENDINGS = (".parquet", ".jsonl", ".jsonl.gz")
+BESIDE = (".report.json", ".dropped.jsonl")
 
 
 def check_out(path: Path) -> None:
     """Refuse an output that could not be written, before anything is read."""
     if not str(path).endswith(ENDINGS):
         raise InvalidInput("--out", str(path), f"must end in {', '.join(ENDINGS)}")
-    if path.is_dir():
-        raise InvalidInput("--out", str(path), "is a folder")
+    for name in (path, *(beside(path, ending) for ending in BESIDE)):
+        if name.is_dir():
+            raise InvalidInput("--out", str(path), f"{name.name} is a folder")
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise InvalidInput("--out", str(path), f"{folder} cannot be written to")
+
+
+def beside(out: Path, ending: str) -> Path:
+    """A file next to the output: data.parquet -> data.parquet.report.json."""
+    return out.with_name(out.name + ending)
 
 
 def to_json(value: Any) -> str:
@@ -50,8 +59,10 @@ class RowWriter:
         self._kind: type | None = None
 
     def __enter__(self) -> Self:
-        self._new_folder = not self.path.parent.exists()
+        above = self.path.absolute().parents
+        self._new_folders = [folder for folder in above if not folder.exists()]
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._remove_orphans()
         if not self._parquet:
             raw = self.hidden.open("wb")
             # No name and no time inside, so that the same rows give the same bytes.
@@ -65,10 +76,12 @@ class RowWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._close()
+        with suppress(OSError):  # what is thrown away need not be complete
+            self._close()
         self.hidden.unlink(missing_ok=True)
-        if self._new_folder and not any(self.path.parent.iterdir()):
-            self.path.parent.rmdir()
+        for folder in self._new_folders:
+            with suppress(OSError):  # it holds something
+                folder.rmdir()
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows of the schema."""
@@ -86,23 +99,40 @@ class RowWriter:
         lines = "".join([f"{to_json(value)}\n" for value in values])
         cast(IO[bytes], self._file).write(lines.encode("utf-8", "backslashreplace"))
 
+    def write_text(self, text: str) -> None:
+        """Append a text."""
+        cast(IO[bytes], self._file).write(text.encode("utf-8", "backslashreplace"))
+
     def flush(self) -> None:
         """Make what was written readable under the hidden name."""
         cast(IO[bytes], self._file).flush()
 
+    def finish(self) -> None:
+        """Complete the file under its hidden name."""
+        self._close()
+
     def keep(self) -> None:
-        """Finish the file and give it its name."""
+        """Complete the file and give it its name."""
         self._close()
         os.replace(self.hidden, self.path)
 
     def _close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-        if self._file is not None:
-            self._file.close()
-            self._raw.close()
-            self._file = None
+        writer, self._writer = self._writer, None
+        file, self._file = self._file, None
+        if writer is not None:
+            writer.close()
+        if file is not None:
+            try:
+                file.close()
+            finally:
+                self._raw.close()
+
+    def _remove_orphans(self) -> None:
+        """Remove hidden files of this name whose process was killed before it could."""
+        for path in self.path.parent.glob(f".{glob.escape(self.path.name)}.*.tmp"):
+            number = path.name.split(".")[-2]
+            if number.isdecimal() and not _runs(int(number)):
+                path.unlink(missing_ok=True)
 
     def _write_parquet(self, batch: list[Mapping[str, Any]]) -> None:
         import pyarrow as pa
@@ -121,6 +151,16 @@ class RowWriter:
         if self._writer is None:
             self._writer = parquet.ParquetWriter(self.hidden, schema, compression="zstd")
         self._writer.write_table(pa.table(columns, schema=schema))
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True  # another user's
+    return True
 
 
 def _cell(name: str, value: Any) -> Any:

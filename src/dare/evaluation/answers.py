@@ -41,7 +41,8 @@ class Drawing:
     def __post_init__(self) -> None:
         many, warm = self.samples, self.temperature
         require(1 <= many <= MOST_SAMPLES, "--samples", many, f"must be 1 to {MOST_SAMPLES}")
-        require(warm >= 0, "--temperature", warm, "must not be negative; 0 is greedy")
+        known = 0 <= warm < float("inf")
+        require(known, "--temperature", warm, "must be a number from 0 up; 0 is greedy")
         fix = "greedy responses would all be the same; use --samples 1 or a temperature"
         require(many == 1 or warm > 0, "--temperature", warm, fix)
         require(0 < self.top_p <= 1, "--top-p", self.top_p, "must be in (0, 1]")
@@ -73,7 +74,7 @@ class Respondent:
         A prompt that leaves no room gets empty responses that ended for that reason.
         """
         most, count = self.drawing.max_tokens, self.drawing.samples
-        prompts = [encode(self.tokenizer, template.messages(one.prompt)) for one in problems]
+        prompts = [encode(self.tokenizer, template.messages(one.shown)) for one in problems]
         room = [min(most, self.context - len(prompt)) for prompt in prompts]
         fits = [row for row, tokens in enumerate(room) if tokens >= 1]
         found = [Answers([""] * count, [0] * count, ["prompt"] * count) for _ in prompts]

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from dare.errors import InvalidInput, require, suggest
+from dare.evaluation.benchmark_file import beside, check_settings
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
-_PART = ("hub", "file", "tasks", "join", "columns", "keep", "subject")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ def benchmark(name: str) -> Benchmark:
         try:
             values = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InvalidInput("--benchmarks", name, f"is not YAML: {error}") from None
+            fix = f"is not YAML: {' '.join(str(error).split())}"
+            raise InvalidInput("--benchmarks", name, fix) from None
         return _built(path.stem, values, path.parent)
     fix = f"is no benchmark; {suggest(name, benchmark_names())}"
     raise InvalidInput("--benchmarks", name, fix)
@@ -68,7 +69,12 @@ def chosen(names: str) -> list[Benchmark]:
     require(words, "--benchmarks", names, f"name some of {', '.join(benchmark_names())}")
     twice = {word for word in words if words.count(word) > 1}
     require(not twice, "--benchmarks", names, f"{', '.join(sorted(twice))} is named twice")
-    return [benchmark(word) for word in words]
+    items = [benchmark(word) for word in words]
+    called = [item.name for item in items]
+    twice = {name for name in called if called.count(name) > 1}
+    fix = f"two are called {', '.join(sorted(twice))}; rename the file of one"
+    require(not twice, "--benchmarks", names, fix)
+    return items
 
 
 def raw_rows(
@@ -143,25 +149,8 @@ def _shipped() -> dict[str, dict[str, Any]]:
 
 
 def _built(name: str, values: Any, folder: Path | None = None) -> Benchmark:
-    if not isinstance(values, dict):
-        raise InvalidInput(f"benchmark {name}", values, "must be a mapping of settings")
     known = [one.name for one in fields(Benchmark) if one.name != "name"]
-    for key in values:
-        if key not in known:
-            raise InvalidInput(f"benchmark {name}: {key}", values[key], suggest(str(key), known))
-    parts = values.get("parts")
-    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-        raise InvalidInput(f"benchmark {name}: parts", parts, "must be a list of mappings")
-    for part in parts:
-        for key in part:
-            if key not in _PART:
-                raise InvalidInput(f"benchmark {name}: {key}", part[key], suggest(str(key), _PART))
-        if not {"hub", "file", "tasks"} & part.keys():
-            raise InvalidInput(f"benchmark {name}: parts", part, "needs a hub, a file or tasks")
+    checked = check_settings(name, values, known)
     if folder is not None:  # files of your own benchmark lie beside it
-        parts = [_beside(part, folder) for part in parts]
-    return Benchmark(name=name, **{**values, "parts": parts})
-
-
-def _beside(part: dict[str, Any], folder: Path) -> dict[str, Any]:
-    return {key: str(folder / part[key]) if key in ("file", "join") else part[key] for key in part}
+        checked["parts"] = [beside(part, folder) for part in checked["parts"]]
+    return Benchmark(name=name, **checked)

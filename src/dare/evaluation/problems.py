@@ -37,6 +37,13 @@ class Problem:
     starter: str | None = None
     """The beginning of the program, where a completion may go on from there."""
     solution: str | None = None
+    turns: list[dict[str, str]] | None = None
+    """The conversation that the row holds instead of a text, where no wording is put around it."""
+
+    @property
+    def shown(self) -> str | list[dict[str, str]]:
+        """What the template is filled with: the same as in training on such a row."""
+        return self.prompt if self.turns is None else self.turns
 
 
 def load_problems(
@@ -64,12 +71,13 @@ def load_problems(
     return problems
 
 
-def fingerprint(problems: Sequence[Problem]) -> str:
-    """Changes when any problem or gold does, or their order."""
+def fingerprint(item: Benchmark, problems: Sequence[Problem]) -> str:
+    """Changes when any problem or gold does, or their order, or how they are asked and scored."""
     digest = hashlib.sha256()
+    digest.update(json.dumps([item.reward, item.template, dict(item.judge)]).encode())
     for problem in problems:
         columns = json.dumps(problem.columns, sort_keys=True, default=str)
-        digest.update(json.dumps([problem.id, problem.prompt, problem.gold, columns]).encode())
+        digest.update(json.dumps([problem.id, problem.shown, problem.gold, columns]).encode())
     return digest.hexdigest()[:16]
 
 
@@ -106,6 +114,7 @@ def _problem(item: Benchmark, raw: dict[str, Any], place: int, subject: str | No
         subject=subject if named is None else " ".join(str(named).split()),
         starter=starter,
         solution=solution,
+        turns=row["prompt"] if item.prompt is None and text is not row["prompt"] else None,
     )
 
 

@@ -21,6 +21,9 @@ FILE = "records.jsonl"
 CUT = ("length", "prompt")
 """Reasons to end that are no end: out of tokens, or no room after the prompt."""
 Record = dict[str, Any]
+_LISTS = ("responses", "scores", "tokens", "finish")
+_MORE = {"names", "labels"}
+_NAMES = {"benchmark", "id", "level", "subject", "prompt", "gold", *_LISTS}
 
 
 class RecordFile:
@@ -61,14 +64,32 @@ class RecordFile:
         if not self.path.is_file():
             return []
         records = []
-        with open(self.path, encoding="utf-8") as lines:
+        with open(self.path, "rb") as lines:
             for number, line in enumerate(lines, 1):
                 try:
-                    records.append(json.loads(line))
+                    record = json.loads(line)
                 except ValueError:
+                    record = None
+                if not _is_record(record):
+                    start = line[:80].decode("utf-8", "backslashreplace")
                     fix = "is no record; remove the line or the folder"
-                    raise InvalidInput(f"{self.path} line {number}", line[:80], fix) from None
+                    raise InvalidInput(f"{self.path} line {number}", start, fix)
+                records.append(record)
         return records
+
+
+def _is_record(value: Any) -> bool:
+    """Whether a line has what everybody relies on: the names, and lists of one length."""
+    if not isinstance(value, dict) or not value.keys() >= _NAMES:
+        return False
+    size = len(value["scores"]) if isinstance(value["scores"], list) else -1
+    lists = [value[name] for name in (*_LISTS, *(_MORE & value.keys()))]
+    return (
+        all(isinstance(one, list) and len(one) == size for one in lists)
+        and all(isinstance(text, str) for text in value["responses"])
+        and all(one is None or isinstance(one, (int, float)) for one in value["scores"])
+        and all(one is None or isinstance(one, (int, float)) for one in value["tokens"])
+    )
 
 
 def read_records(folder: str | Path) -> list[Record]:

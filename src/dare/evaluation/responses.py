@@ -25,6 +25,7 @@ LABELS = (
 )
 _IDS = ("id", "task_id", "unique_id", "question_id")
 _PROBLEMS = ("problem", "question", "prompt")
+_MOST_TOKENS = 1 << 40
 _WORDS = {"pass": True, "passed": True, "fail": False, "failed": False, "timeout": False}
 
 
@@ -43,7 +44,7 @@ class Saved:
         self.texts.append(text)
         self.names.append(name)
         self.labels.append(_verdict(label))
-        self.tokens.append(tokens if isinstance(tokens, int) else None)
+        self.tokens.append(_count(tokens))
         self.finish.append(finish if isinstance(finish, str) else None)
 
 
@@ -69,7 +70,10 @@ class ResponseFile:
             raise InvalidInput("--responses", str(path), "there is no such file")
         with open(self.path, "rb") as file:
             self.digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        self._label_seen = label is None
         self.rows = [self._row(row) for row in read_rows(self.path)]
+        if not self._label_seen:
+            raise InvalidInput("--label", label, "no row of the file has this column")
         self._matched: set[int] = set()
 
     def match(self, name: str, problems: Sequence[Problem]) -> dict[int, Saved]:
@@ -91,6 +95,8 @@ class ResponseFile:
             match = text if own is None else own
             if match is not None:
                 self._matched.add(number)
+            # A row without any response leaves its problem among those that have none.
+            if match is not None and row.saved.texts:
                 _extend(found.setdefault(match, Saved()), row.saved)
         return found
 
@@ -128,10 +134,11 @@ class ResponseFile:
         nested = [name for name, value in row.items() if _inner(value) is not None]
         column = self._column or next((name for name in TEXTS if row.get(name) is not None), None)
         if column is None and not nested:
-            names = ", ".join(map(str, row))
-            raise InvalidInput(
-                f"{where}: response", None, f"name its column with --column ({names})"
-            )
+            empty = next((name for name in TEXTS if name in row), None)
+            fix = f"name its column with --column ({', '.join(map(str, row))})"
+            if empty is not None:
+                fix = 'is null; drop the row, or write "" for a response without any text'
+            raise InvalidInput(f"{where}: {empty or 'response'}", None, fix)
         if column is not None and column not in row:
             raise InvalidInput("--column", column, suggest(column, [str(name) for name in row]))
         if column is None or _inner(row[column]) is not None:
@@ -143,13 +150,14 @@ class ResponseFile:
         value = row[column]
         texts = value if isinstance(value, list) else [value]
         labels, tokens = self._verdict_of(row), row.get("tokens")
+        names = row.get("names")  # records of an evaluation of several models
         finish = row.get("finish", row.get("finish_reason"))
         for place, text in enumerate(texts):
             inner = _inner(text)
             label = self._verdict_of(text) if inner is not None else _at(labels, place, texts)
             yield (
                 text if inner is None else text[inner],
-                None,
+                name if isinstance(name := _at(names, place, texts), str) else None,
                 label,
                 _at(tokens, place, texts),
                 _at(finish, place, texts),
@@ -157,6 +165,7 @@ class ResponseFile:
 
     def _verdict_of(self, row: Mapping[str, Any]) -> Any:
         if self._label is not None:
+            self._label_seen |= self._label in row
             return row.get(self._label)
         return next((row[name] for name in LABELS if row.get(name) is not None), None)
 
@@ -181,6 +190,12 @@ def _at(values: Any, place: int, texts: Sequence[Any]) -> Any:
     if isinstance(values, list):
         return values[place] if len(values) == len(texts) else None
     return values
+
+
+def _count(value: Any) -> int | None:
+    """A number of tokens; anything else in a column of that name says nothing."""
+    known = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS
+    return value if known else None
 
 
 def _verdict(value: Any) -> bool | None:

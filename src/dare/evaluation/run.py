@@ -9,13 +9,14 @@ OUT/eval.md         the same as tables
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dare.errors import InvalidInput
 from dare.evaluation.benchmarks import Benchmark
+from dare.evaluation.claim import FIGURES, TABLES, claimed, write_whole
 from dare.evaluation.forms import restate
 from dare.evaluation.problems import Problem, fingerprint, load_problems
 from dare.evaluation.records import Record, RecordFile, by_benchmark
@@ -24,7 +25,6 @@ from dare.evaluation.sources import Source
 from dare.evaluation.summary import summarise
 from dare.evaluation.tables import markdown
 
-SETTINGS, FIGURES, TABLES = "settings.json", "eval.json", "eval.md"
 Progress = Callable[[str, int, int], None]
 """Called with a benchmark's name, its problems done and all of its problems."""
 
@@ -37,63 +37,51 @@ def evaluate(
     *,
     data_dir: str | Path | None = None,
     limit: int | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Evaluate and write; what the folder already holds is kept and not made again.
 
     `settings` are what responses depend on: a folder begun with others is refused. `limit` takes
-    the first problems of each benchmark; a later call may raise it.
+    the first problems of each benchmark; a later call may raise it. `overwrite` begins anew, once
+    it is known that there is something to evaluate.
     """
     path = Path(folder)
     # Everything that can be wrong with the data or the judge shows before the first response.
     loaded = [(item, load_problems(item, data_dir)) for item in items]
-    answered = 0
+    answered, within = 0, 0
     for item, problems in loaded:
         check_scorer(item)
-        answered += len(source.begin(item, problems)[0])
-    if not answered:
+        places, _ = source.begin(item, problems)
+        answered += len(places)
+        within += len(_first(places, limit))
+    if not within:
         fix = "there is no response to any of their problems; are ids or problem texts the same?"
+        if answered:
+            fix = (
+                f"there are responses to {answered} of their problems, to none of the first {limit}"
+            )
+            raise InvalidInput("--limit", limit, fix)
         raise InvalidInput("--benchmarks", [item.name for item in items], fix)
-    begin(path, settings, {item.name: fingerprint(problems) for item, problems in loaded})
-    file = RecordFile(path)
-    done = by_benchmark(file.read())
-    chosen: dict[str, set[str]] = {}
-    notes: dict[str, dict[str, Any]] = {}
-    for item, problems in loaded:
-        places, form = source.begin(item, problems)
-        wanted = [place for place in places if limit is None or place < limit]
-        there = {record["id"] for record in done.get(item.name, [])}
-        left = [place for place in wanted if problems[place].id not in there]
-        _answer(item, problems, left, form, source, file, len(wanted), progress)
-        chosen[item.name] = {problems[place].id for place in wanted}
-        notes[item.name] = _notes(item, problems, wanted, limit, form)
-    return write_figures(path, settings, chosen, notes)
+    data = {item.name: fingerprint(item, problems) for item, problems in loaded}
+    with claimed(path, settings, data, overwrite=overwrite):
+        file = RecordFile(path)
+        done = by_benchmark(file.read())
+        chosen: dict[str, set[str]] = {}
+        notes: dict[str, dict[str, Any]] = {}
+        for item, problems in loaded:
+            places, form = source.begin(item, problems)
+            wanted = _first(places, limit)
+            there = {record["id"] for record in done.get(item.name, [])}
+            left = [place for place in wanted if problems[place].id not in there]
+            _answer(item, problems, left, form, source, file, len(wanted), progress)
+            chosen[item.name] = {problems[place].id for place in wanted}
+            notes[item.name] = _notes(item, problems, wanted, limit, form)
+        return write_figures(path, settings, chosen, notes)
 
 
-def begin(folder: Path, settings: Mapping[str, Any], data: Mapping[str, str]) -> None:
-    """Claim the folder, or check that it was begun with the same settings and data."""
-    RecordFile(folder).mend()
-    path = folder / SETTINGS
-    wanted = json.loads(json.dumps({**settings, "data": dict(data)}))
-    if path.is_file():
-        try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            raise InvalidInput("--out", str(path), "is damaged; use --overwrite") from None
-        for name in sorted({*before, *wanted} - {"data"}):
-            if before.get(name) != wanted.get(name):
-                option = f"--{name.replace('_', '-')}"
-                fix = (
-                    f"{folder} was begun with {before.get(name)!r}; give that, another --out, or "
-                    "--overwrite"
-                )
-                raise InvalidInput(option, wanted.get(name), fix)
-        for name, digest in wanted["data"].items():
-            if before["data"].get(name, digest) != digest:
-                fix = f"{folder} was begun with other problems; use another --out or --overwrite"
-                raise InvalidInput(f"benchmark {name}", digest, fix)
-        wanted["data"] = {**before["data"], **wanted["data"]}
-    write_whole(path, json.dumps(wanted, indent=1) + "\n")
+def _first(places: Sequence[int], limit: int | None) -> list[int]:
+    return [place for place in places if limit is None or place < limit]
 
 
 def write_figures(
@@ -107,8 +95,9 @@ def write_figures(
 
     path = folder / FIGURES
     before: dict[str, Any] = {}
-    if path.is_file():
-        before = json.loads(path.read_text(encoding="utf-8")).get("benchmarks", {})
+    # Only notes on benchmarks of earlier calls are taken from it: a damaged one is no loss.
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        before = json.loads(path.read_text(encoding="utf-8"))["benchmarks"]
     found: dict[str, Any] = {}
     for name, records in by_benchmark(RecordFile(folder).read()).items():
         kept = [r for r in records if name not in chosen or r["id"] in chosen[name]]
@@ -126,14 +115,6 @@ def write_figures(
     write_whole(path, json.dumps(figures, indent=1) + "\n")
     write_whole(folder / TABLES, markdown(figures))
     return figures
-
-
-def write_whole(path: Path, text: str) -> None:
-    """A file that is complete or absent."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 def _answer(

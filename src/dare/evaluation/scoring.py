@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dare.errors import require
+from dare.evaluation.benchmark_file import check_options
 from dare.evaluation.benchmarks import Benchmark
 from dare.evaluation.problems import Problem
 from dare.rewards.calling import RewardFunction, Rewards
@@ -15,8 +16,9 @@ def _reward(item: Benchmark) -> RewardFunction:
     """The reward of training; a benchmark of programs may give its judge more time."""
     if not item.judge:
         return reward_named(item.reward)
-    from dare.rewards.code import make_code_reward
+    from dare.rewards.code import judge, make_code_reward
 
+    check_options(f"benchmark {item.name}: judge", item.judge, make_code_reward, judge)
     return make_code_reward(**item.judge)
 
 

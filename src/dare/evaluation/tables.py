@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import html
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dare.report.text import legible
 from dare.table import Table
 
 SHOWN_K = (1, 2, 4, 8, 16, 32, 64)
@@ -30,8 +32,26 @@ def markdown(figures: Mapping[str, Any]) -> str:
     """eval.md."""
     settings = figures["settings"]
     shown = ", ".join(f"{key} {value}" for key, value in settings.items() if value is not None)
-    tables = "\n".join(table.markdown() for table in tables_of(figures))
-    return f"# Evaluation\n\n{shown}\n\n{tables}"
+    return f"# Evaluation\n\n{as_text(shown)}\n\n{page_of(tables_of(figures))}"
+
+
+def page_of(tables: Sequence[Table]) -> str:
+    """Tables as Markdown; names in them may come from anybody's data and stay text."""
+    safe = [
+        Table(as_text(one.title), _safe(one.head), [_safe(row) for row in one.rows])
+        for one in tables
+    ]
+    return "\n".join(table.markdown() for table in safe)
+
+
+def as_text(text: str) -> str:
+    """One line that a viewer of Markdown shows as it is: no HTML, no control characters."""
+    plain = " ".join(legible(text).split())
+    return html.escape(plain, quote=False)
+
+
+def _safe(cells: Sequence[str]) -> list[str]:
+    return [as_text(cell) for cell in cells]
 
 
 def percent(value: float | None) -> str:

@@ -33,6 +33,7 @@ class FitSettings:
     batch: int = 256
     lr: float = 3e-3
     weight_decay: float = 1.0
+    dropout: float = 0.0
     tau: float = 1.0
     held_out: float = 0.1
     seed: int = 0
@@ -45,6 +46,7 @@ class FitSettings:
         require(0 < self.lr < float("inf"), "--lr", self.lr, "must be positive")
         decay = self.weight_decay
         require(0 <= decay < float("inf"), "--weight-decay", decay, "must not be negative")
+        require(0 <= self.dropout < 1, "--dropout", self.dropout, "must be in [0, 1)")
         require(0 < self.tau < float("inf"), "--tau", self.tau, "must be positive")
         require(0 < self.held_out < 1, "--held-out", self.held_out, "must be between 0 and 1")
         require(self.seed >= 0, "--seed", self.seed, "must not be negative")
@@ -81,6 +83,7 @@ def fit_teacher(
             references=settings.references,
             lr=settings.lr,
             weight_decay=settings.weight_decay,
+            dropout=settings.dropout,
             seed=settings.seed,
             groups=group_P[rest],
             validation=settings.held_out,

@@ -96,13 +96,13 @@ function figure(block, hidden) {
 
 function baseLayout(block) {
   const theme = THEMES[themeName()];
-  const axis = { gridcolor: theme.grid, linecolor: theme.line, zeroline: false, automargin: true,
+  const axis = { gridcolor: theme.grid, linecolor: theme.line, zeroline: false,
     fixedrange: coarse, title: { standoff: 6 } };
   const along = block.x || (state.axis === "time" ? `${content.unit} of training` : AXES[state.axis]);
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
     font: { family: "system-ui, sans-serif", size: 12, color: theme.soft },
-    margin: { l: 50, r: 14, t: 8, b: 42 }, height: block.height, autosize: true,
+    margin: { l: block.y ? 66 : 54, r: 14, t: 8, b: 42 }, // fixed: plotly need not draw twice to find them height: block.height, autosize: true,
     hovermode: block.traces.length > 8 || block.x ? "closest" : "x unified",
     hoverlabel: { bgcolor: theme.card, bordercolor: theme.line, font: { color: theme.text, size: 12 } },
     dragmode: coarse ? false : "zoom",

@@ -217,7 +217,7 @@ def _ends(figures: dict[str, Any]) -> Block:
         height=130 + 34 * len(names),
         layout={
             "xaxis": {"tickformat": ".3~p"},
-            "yaxis": {"type": "category", "autorange": "reversed"},
+            "yaxis": {"automargin": True, "type": "category", "autorange": "reversed"},
         },
     )
 

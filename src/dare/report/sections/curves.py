@@ -59,6 +59,7 @@ CURVES = (
     ),
 )
 _BANDS = 3
+_MARKED = 50
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _ZERO_IS_NOTHING = ("objective_kl", "entropy", "unscored", "truncated", "objective_clipped")
 _SHOWN_ELSEWHERE = {
@@ -134,9 +135,8 @@ def _evaluation(runs: Sequence[RunData], colours: Sequence[str], axes: Axes) -> 
             low, high = (np.array(side) for side in zip(*ends, strict=True))
             traces.append(band(low, high, name, colour, place))
         dash = {"dash": dashes(colours)[place]}
-        traces.append(
-            line(accuracy, name, colour, run.name, run=place, mode="lines+markers", line=dash)
-        )
+        mode = "lines+markers" if len(scored) <= _MARKED else "lines"
+        traces.append(line(accuracy, name, colour, run.name, run=place, mode=mode, line=dash))
     if not traces:
         text = "No accuracy to show: the run has not been evaluated (eval.jsonl is empty)."
         return note(text)

@@ -140,7 +140,7 @@ def _levels(run: RunData, place: int, axes: Axes) -> list[Block]:
                     axis,
                     colour,
                     f"level {name}",
-                    mode="lines+markers",
+                    mode="lines+markers" if len(run.evaluations) <= 50 else "lines",
                 )
                 for name, colour in zip(shown, level_colours(len(shown)), strict=True)
             ]
@@ -205,7 +205,9 @@ def _drawn_levels(
     axis = axes.at(f"drawn-levels{place}", run, binned(step.astype(np.float64), edges))
     caption = "Share of the drawn prompts. A curriculum climbs: low levels give way to high ones."
     traces = layers(parts, axis, level_colours(len(kept)))
-    return [plot("level-mix", "Levels of a step", caption, traces, legend=True, share=True)]
+    return [
+        plot("level-mix", "Levels of a step", caption, traces, legend=True, share=True, height=340)
+    ]
 
 
 def _level_table(run: RunData, kept: list[str], level_P: Array) -> Block:
