@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,11 +15,12 @@ from typer.testing import CliRunner
 from dare.cli import app, main
 from dare.data import read_rows
 from dare.tasks import generate
+from dare.training.recipe import build, load_recipe
 
 SMALL = """
 model: pocket
 data: {data}
-reward: boxed
+reward: {reward}
 training:
   output_dir: run
   max_steps: 1
@@ -33,12 +33,6 @@ curriculum: {{cold_start.references: 4}}
 """
 
 
-def dare(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    command = [sys.executable, "-m", "dare", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment)
-
-
 def problems(path: Path, count: int = 64) -> None:
     rows = [
         {"question": p["prompt"], "gold": p["answer"], "difficulty": p["level"], "topic": "sums"}
@@ -48,21 +42,54 @@ def problems(path: Path, count: int = 64) -> None:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def test_a_prepared_file_trains(tmp_path):
+def test_a_prepared_file_trains(tmp_path, monkeypatch):
     problems(tmp_path / "mine.jsonl.gz")
+    monkeypatch.chdir(tmp_path)
     words = ["--out", "mine.parquet", "--decontaminate", "none", "--take", "48", "--json"]
-    done = dare("data", "prepare", "mine.jsonl.gz", *words, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rows"] == 48
-    (tmp_path / "my.yaml").write_text(SMALL.format(data="mine.parquet"))
-    done = dare("train", "my.yaml", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, ["data", "prepare", "mine.jsonl.gz", *words])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["rows"] == 48
+    (tmp_path / "my.yaml").write_text(SMALL.format(data="mine.parquet", reward="boxed"))
+    done = CliRunner().invoke(app, ["train", "my.yaml"])
+    assert done.exit_code == 0, done.output
     step = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
     assert step["step"] == 0
     text = (tmp_path / "run" / "selections.jsonl").read_text()
     ids = {name for line in text.splitlines() for name in json.loads(line)["prompt"]}
     assert ids
     assert ids <= {row["id"] for row in read_rows(tmp_path / "mine.parquet")}
+
+
+def test_the_tests_of_a_prepared_file_reach_the_reward(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {
+            "Task": f"Add {n} to it.",
+            "io": json.dumps({"fn_name": "add", "inputs": [[1]], "outputs": [[n + 1]]}),
+            "kind of": "easy",
+            "completions": ["not what the policy wrote"],
+        }
+        for n in range(32)
+    ]
+    (tmp_path / "code.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--columns", "prompt=Task,tests=io", "--decontaminate", "none"]
+    done = CliRunner().invoke(app, ["data", "prepare", "code.jsonl", "--out", "c.parquet", *words])
+    assert done.exit_code == 0, done.output
+    (tmp_path / "my.yaml").write_text(SMALL.format(data="c.parquet", reward="code"))
+    trainer = build(load_recipe("my.yaml"))
+    places = range(len(trainer.store))
+    prompts = [trainer.store.records[place]["prompt"] for place in places]
+    assert all("`add(...)`" in prompt for prompt in prompts)
+    numbers = [int(prompt.split()[1]) for prompt in prompts]
+    right = [f"```python\ndef add(x):\n    return x + {n}\n```" for n in numbers]
+    wrong = [f"```python\ndef add(x):\n    return x - {n + 1}\n```" for n in numbers]
+    columns = trainer.store.columns(places)
+    for texts, reward in ((right, 1.0), (wrong, 0.0)):
+        found = trainer.rewards(prompts, texts, [[] for _ in texts], columns)
+        assert found == [reward] * len(rows)
+    trainer.train()
+    step = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    assert step["step"] == 0
 
 
 BAD = {
@@ -111,6 +138,11 @@ def test_inspect_shows_and_counts(tmp_path):
     )
     done = CliRunner().invoke(app, ["data", "inspect", str(tmp_path / "bad.jsonl")])
     assert "1 cannot be used" in done.output
+    (tmp_path / "odd.jsonl").write_text('{"Aufgabe": "a", "answer": "1"}\n')
+    assert (
+        "columns: Aufgabe, answer"
+        in CliRunner().invoke(app, ["data", "inspect", str(tmp_path / "odd.jsonl")]).output
+    )
     assert "a [b]" in done.output  # text, not markup
     assert "\x1b[2J" not in done.output
 

@@ -103,6 +103,12 @@ def test_rows_that_are_conversations_have_numbered_columns(tmp_path):
     assert found[0]["answer"] == "2"
 
 
+def test_lines_that_are_lists_are_rows_and_not_one_array(tmp_path):
+    content = jsonl([[{"value": f"q{n}"}, {"value": str(n)}] for n in range(3)])
+    found = plain(read_rows(write(tmp_path / "a.jsonl", content), columns={"prompt": "0.value"}))
+    assert [row["prompt"] for row in found] == ["q0", "q1", "q2"]
+
+
 LONG = "7" * 9000
 GOOD = b'{"prompt": "a", "answer": "1"}\n'
 BAD: dict[str, tuple[str, bytes, str]] = {
@@ -139,6 +145,8 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "no parquet": ("a.parquet", b"PAR1 not really", "no readable Parquet"),
     "ragged csv": ("a.csv", b"prompt,answer\na,1\nb\n", "row 2.*2 cells"),
     "csv not utf-8": ("a.csv", b"prompt,answer\ncaf\xe9,1\n", "row 1.*UTF-8"),
+    "more after the array": ("a.json", b'[{"a": 1}]\n{"a": 2}', "after row 1.*goes on"),
+    "csv with a name twice": ("a.csv", b"prompt,prompt\na,b\n", "header.*'prompt'"),
     "unknown kind": ("a.xlsx", b"x", "unknown kind"),
 }
 

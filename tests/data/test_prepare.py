@@ -6,6 +6,9 @@ import gzip
 import json
 import os
 import random
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +127,82 @@ def test_a_draw_depends_on_the_seed_and_not_on_the_order(tmp_path):
     assert again["sha256"] == first["sha256"]
 
 
+def test_an_output_never_replaces_an_input(tmp_path):
+    source = lines(tmp_path / "in.jsonl", [*sums(2), *sums(2)])
+    (tmp_path / "link.jsonl").symlink_to(source)
+    lines(tmp_path / "exam.jsonl", sums(1))
+    aside = lines(tmp_path / "x.jsonl.dropped.jsonl", sums(1))
+    before = {path: path.read_text() for path in tmp_path.iterdir()}
+    for out, change in (
+        ("in.jsonl", {}),
+        ("link.jsonl", {}),
+        ("exam.jsonl", {"decontaminate": str(tmp_path / "exam.jsonl")}),
+    ):
+        with pytest.raises(InvalidInput, match=r"--out.*would replace .*which is read"):
+            run(tmp_path, source, out=out, **change)
+    with pytest.raises(InvalidInput, match="would replace"):
+        run(tmp_path, aside, out="x.jsonl")
+    assert {path: path.read_text() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("out", "take"), [("a.jsonl", None), ("a.jsonl.gz", 900), ("a.parquet", None)]
+)
+def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, out, take):
+    source = lines(tmp_path / "in.jsonl", sums(1000))
+    code = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "from pathlib import Path\n"
+        "from dare.data import load_spec, prepare\n"
+        "from dare.errors import InvalidInput\n"
+        "try:\n"
+        f"    spec = load_spec([{source!r}], take={take}, decontaminate='none')\n"
+        "    prepare(spec, Path(sys.argv[1]))\n"
+        "except InvalidInput as error:\n"
+        "    sys.exit(str(error))\n"
+    )
+    place = tmp_path / "new" / "deep" / out
+    done = subprocess.run([sys.executable, "-c", code, place], capture_output=True, text=True)
+    assert re.fullmatch(r"--out = .*could not be written: .*[Ff]ile too large\n", done.stderr)
+    assert done.returncode == 1
+    assert os.listdir(tmp_path) == ["in.jsonl"]
+
+
+def test_what_a_killed_run_left_is_gone_after_the_next(tmp_path):
+    source = lines(tmp_path / "in.jsonl", sums(3))
+    over = subprocess.Popen([sys.executable, "-c", ""])
+    over.wait()
+    (tmp_path / f".out.jsonl.{over.pid}.tmp").write_text("half")
+    (tmp_path / f".out.jsonl.spool.jsonl.{over.pid}.tmp").write_text("half")
+    (tmp_path / ".out.jsonl.1.tmp").write_text("of a process that runs")
+    run(tmp_path, source)
+    hidden = [name for name in os.listdir(tmp_path) if name.startswith(".")]
+    assert hidden == [".out.jsonl.1.tmp"]
+
+
+def test_all_three_files_or_none(tmp_path, monkeypatch):
+    from dare.data import prepare as module  # the function; its module is asked for by name
+
+    source = lines(tmp_path / "in.jsonl", sums(3))
+    place = sys.modules[module.__module__]
+
+    def fails(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(place, "report_of", fails)
+    with pytest.raises(InvalidInput, match=r"--out.*No space left"):
+        run(tmp_path, source, out="new/deep/out.jsonl")
+    assert os.listdir(tmp_path) == ["in.jsonl"]
+    monkeypatch.undo()
+    for ending in (".report.json", ".dropped.jsonl"):
+        (tmp_path / f"out.jsonl{ending}").mkdir()
+        with pytest.raises(InvalidInput, match=f"out.jsonl{ending} is a folder"):
+            run(tmp_path, source)
+        (tmp_path / f"out.jsonl{ending}").rmdir()
+    assert os.listdir(tmp_path) == ["in.jsonl"]
+
+
 def test_levels_filter_and_missing_levels_are_counted(tmp_path):
     rows = [*sums(10), {"question": "q", "answer": "1"}]
     source = lines(tmp_path / "in.jsonl", rows)
@@ -131,6 +210,11 @@ def test_levels_filter_and_missing_levels_are_counted(tmp_path):
     assert report["rows"] == 4
     assert report["sources"][0]["dropped"]["other_level"] == 7
     assert inspect(source)["missing"]["level"] == 1
+    assert run(tmp_path, source, levels=["Level 3", 4.0])["rows"] == 4
+    with pytest.raises(InvalidInput, match="no row is left: 11 other_level"):
+        run(tmp_path, source, levels=["9"])
+    with pytest.raises(InvalidInput, match=r"levels = \['3'\].*no row has a level"):
+        run(tmp_path, lines(tmp_path / "none.jsonl", [rows[-1]]), levels=["3"])
     with pytest.raises(InvalidInput, match=r"columns\.level = 'grade'.*no row"):
         run(tmp_path, source, columns={"level": "grade"})
 
@@ -179,8 +263,12 @@ def test_bad_rows_can_be_dropped_and_are_counted(tmp_path):
     assert report["sources"][0]["dropped"]["bad_rows"] == 2
     assert "line 3: answer or tests" in report["sources"][0]["bad_row_examples"][0]
     assert [line["why"] for line in dropped(tmp_path)] == ["bad row", "bad row"]
-    with pytest.raises(InvalidInput, match="no row is left"):
+    with pytest.raises(InvalidInput, match="no row is left: 2 bad_rows"):
         run(tmp_path, lines(tmp_path / "none.jsonl", rows[2:]), bad_rows="drop")
+    twice = lines(tmp_path / "twice.jsonl", [*sums(2), {**sums(9)[8], "id": 1}])
+    report = run(tmp_path, twice, bad_rows="drop")
+    assert (report["rows"], report["sources"][0]["dropped"]["bad_rows"]) == (2, 1)
+    assert "line 3: id = 1" in dropped(tmp_path)[0]["error"]
 
 
 def test_a_recipe_of_your_own(tmp_path):
@@ -209,6 +297,18 @@ def test_a_recipe_of_your_own(tmp_path):
         ("sources: [{name: a}]", "needs a path"),
         ("sources: [{name: a, path: x.jsonl}, {name: a, path: y.jsonl}]", "two sources"),
         ("sources: []", "sources"),
+        ("sources: [{name: 5, path: x.jsonl}]", "a name, a word"),
+        ("sources: [{name: a, path: x.jsonl, columns: [q]}]", "columns = "),
+        ("sources: [{name: a, path: x.jsonl, take: true}]", "take = True"),
+        ("sources: [{name: a, path: x.jsonl, levels: [[3]]}]", "levels = "),
+        ("sources: [{name: a, path: x.jsonl, answers: [x]}]", "answers = 'x'"),
+        ("sources: [{name: a, path: x.jsonl, keep_source: maybe}]", "true or false"),
+        ("share: half\nsources: [{name: a, path: x.jsonl}]", "share = 'half'"),
+        ("ngram: 8.5\nsources: [{name: a, path: x.jsonl}]", "ngram = 8.5"),
+        ("seed: true\nsources: [{name: a, path: x.jsonl}]", "seed = True"),
+        ("decontaminate: 5\nsources: [{name: a, path: x.jsonl}]", "decontaminate = 5"),
+        ("decontaminate: [5]\nsources: [{name: a, path: x.jsonl}]", "decontaminate = "),
+        ("data_dir: x\nsources: [{name: a, path: x.jsonl}]", "recipe mine: data_dir"),
         ("[1, 2]", "mapping"),
         ("a: [", "not YAML"),
         ("seeds: 1\nsources: [{name: a, path: x}]", "did you mean 'seed'"),
@@ -218,6 +318,8 @@ def test_a_recipe_of_your_own(tmp_path):
             load_spec([str(recipe)])
     with pytest.raises(InvalidInput, match="did you mean 'paper-math'"):
         load_spec(["paper-maths"])
+    same = load_spec(["a/train.jsonl", "b/train.jsonl"])
+    assert [source.name for source in same.sources] == ["a/train", "b/train"]
 
 
 def test_outputs_that_cannot_be_written_are_refused_first(tmp_path):
@@ -245,6 +347,8 @@ def test_training_rows_have_fields_and_own_columns(tmp_path):
         assert (second["prompt"], second["x"], second["chance"]) == ("b", 1, None)
         assert "tests" not in first
     assert training_rows(str(tmp_path / "a.parquet"))[0]["source"] == "in"
+    taken = [{"prompt": "a", "answer": "1", "completions": "x", "extra": {"prompts": "y"}}]
+    assert sorted(training_rows(taken)[0]) == ["answer", "prompt", "source"]
     renamed = {"path": str(tmp_path / "in.jsonl"), "columns": {"answer": "chance"}}
     with pytest.raises(InvalidInput, match="line 2: answer = 'chance'"):
         training_rows(renamed)
@@ -255,11 +359,12 @@ def test_the_papers_union_from_local_copies(tmp_path):
     out = tmp_path / "union.parquet"
     report = prepare(load_spec(["paper-math"], DATA), out, allow_fewer=True)
     got = {source["name"]: source["got"] for source in report["sources"]}
-    assert got == {"math": 8888, "deepscaler": 10240, "orz": 1349, "deepmath": 39}
+    assert got == {"math": 8888, "deepscaler": 10240, "orz": 1344, "deepmath": 39}
     assert report["wanted"] == 35512
     found = {source["name"]: source["evaluation_problems_found"] for source in report["sources"]}
     assert found["deepscaler"]["aimo-aime"]["text"] == 49
     assert found["deepscaler"]["math500"]["text"] == 8
+    assert report["sources"][1]["dropped"]["evaluation_problems_by_ngrams"] == 27
     assert report["decontamination"]["not_checked"] == ["aime25", "olympiadbench"]
     with gzip.open(DATA / "math_level3to5" / "train.jsonl.gz", "rt") as known:
         expected = sorted(json.loads(line)["problem"] for line in known)
@@ -273,7 +378,7 @@ def test_the_papers_union_from_local_copies(tmp_path):
 def test_the_papers_code_says_what_is_missing(tmp_path):
     out = tmp_path / "code.jsonl.gz"
     with pytest.raises(InvalidInput, match=r"taco 0 of 5,120; apps 128 of 5,120"):
-        prepare(load_spec(["paper-code"], DATA), out)
+        prepare(load_spec(["paper-code"], DATA, decontaminate="none"), out)
     assert list(tmp_path.iterdir()) == []
     report = prepare(load_spec(["paper-code"], DATA), out, allow_fewer=True)
     taco, apps = report["sources"]
@@ -283,3 +388,7 @@ def test_the_papers_code_says_what_is_missing(tmp_path):
     assert len(rows) == 128
     assert all(row["tests"] for row in rows)
     assert "answer" not in rows[0]
+    called = [row for row in rows if "fn" in row["tests"][0]]
+    assert len(called) == 46
+    for row in called:  # the set keeps the name of the function in another column
+        assert row["tests"][0]["fn"].rpartition(".")[2] in row["prompt"]

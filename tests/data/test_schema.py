@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from dare.curriculum.prompts import prompt_id
 from dare.data import read_rows, to_row
+from dare.data.code_prompts import with_call
 from dare.data.schema import FIELDS
 from dare.errors import InvalidInput
 from dare.training.prompts import PromptStore
+
+FUNCTION = json.dumps({"fn_name": "f", "inputs": [[4, 2]], "outputs": [[2]]})
 
 
 def one(**raw: Any) -> dict[str, Any]:
@@ -90,6 +94,7 @@ def test_a_row_in_the_schema_stays_as_it_is():
             {"test": "def check(candidate):\n    assert candidate(1)", "entry_point": "f"},
             [{"code": "def check(candidate):\n    assert candidate(1)", "entry_point": "f"}],
         ),
+        ({"tests": "['assert f(1) == 2']"}, [{"code": "assert f(1) == 2"}]),
         ({"tests": [{"input": "1", "output": "2", "fn": None}]}, [{"input": "1", "output": "2"}]),
     ],
 )
@@ -120,6 +125,10 @@ def test_tests_take_the_forms_of_the_judge(raw, tests):
         ({"question": "q", "answer": "1", "level": [3]}, "row 1: level"),
         ({"question": "q", "answer": "1", "difficulty": float("inf")}, "row 1: difficulty"),
         ({"question": "\ud800", "answer": "1"}, "row 1: question.*surrogate"),
+        ({"question": "q", "answer": ["1", ["2"]]}, "row 1: answer.*list"),
+        ({"question": "q", "answer": "1", "extra": "[" * 99_999}, "row 1: extra"),
+        ({"question": "q", "tests": '[{"input": "1'}, "row 1: tests.*cut off"),
+        ({"\x1b[2J\n": "q", "answer": "1"}, r"it has '\\x1b\[2J\\n', answer"),
         ({"question": "q", "answer": "1", "extra": 7}, "row 1: extra"),
         ({"question": "q", "tests": [{"input": "1"}]}, r"row 1: tests\[0\]"),
         ({"question": "q", "tests": 7}, "row 1: tests = 7"),
@@ -140,6 +149,44 @@ def test_an_answer_of_9000_digits_as_a_string_or_from_python_is_kept_whole():
     value = int("7" * 4000) * 10**5000 + int("7" * 4000) * 10**1000 + int("7" * 1000)
     assert one(prompt="q", answer=digits)["answer"] == digits
     assert one(prompt="q", answer=value)["answer"] == digits
+
+
+def test_integers_beyond_floats_and_decimals_are_numbers():
+    digits = "7" * 400
+    row = one(prompt="q", answer=int(digits), level=int(digits))
+    assert (row["answer"], row["level"]) == (digits, digits)
+    assert one(prompt="q", answer=Decimal("1.50"))["answer"] == "1.50"
+
+
+def test_a_conversation_for_fine_tuning_does_not_show_its_reply():
+    turns = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": r"\boxed{2}"}]
+    row = one(messages=turns)
+    assert (row["prompt"], row["answer"], row["solution"]) == (turns[:1], "2", r"\boxed{2}")
+    assert one(prompt=turns, answer="2")["prompt"] == turns  # asked for as a prompt
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ({"input_output": FUNCTION, "starter_code": "def f(a, b):\n\t"}, "```python\ndef f(a, b):"),
+        ({"input_output": FUNCTION}, "called as `f(...)`"),
+        ({"test_list": ["assert set(f(1)) == 2"]}, "```python\nassert set(f(1)) == 2\n```"),
+        ({"test": "def check(g):\n    assert g(1)", "entry_point": "f"}, "called as `f(...)`"),
+    ],
+)
+def test_a_prompt_names_what_its_tests_call(raw, shown):
+    raw = {"question": "Half of it.", **raw}
+    for prompt in ("Half of it.", [{"role": "user", "content": "Half of it."}]):
+        row = to_row({**raw, "question": prompt}, "set")
+        told = with_call(row, raw)
+        text = told["prompt"] if isinstance(prompt, str) else told["prompt"][0]["content"]
+        assert text.startswith("Half of it.\n\n")
+        assert shown in text
+        assert told["id"] != row["id"]
+        assert with_call(told, raw) is told  # a prepared file is prepared again
+    named = to_row({**raw, "question": "Write f."}, "set")
+    assert with_call(named, raw) is named
+    assert with_call(to_row({"prompt": "q", "answer": "1"}, "set"), {})["prompt"] == "q"
 
 
 def test_named_columns_must_exist():

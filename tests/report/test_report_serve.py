@@ -6,6 +6,7 @@ import http.client
 import json
 import shutil
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +96,50 @@ def test_only_this_machine_is_answered_and_only_with_the_report(served) -> None:
     _, body, headers = get(served, "/")
     assert b"connect-src 'self'" in body
     assert headers["Cache-Control"] == "no-store"
+
+
+def test_requests_that_make_no_sense_are_answered_quietly(served, capfd) -> None:
+    port = served.server_address[1]
+    for line in (b"GET //[ HTTP/1.1", b"GET /../../etc/passwd HTTP/1.1", b"GET http://[ HTTP/1.1"):
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as link:
+            link.sendall(line + b"\r\nHost: localhost\r\n\r\n")
+            assert b" 404 " in link.recv(100)
+    for _ in range(3):  # a reader who asks and leaves at once, with a reset
+        link = socket.create_connection(("127.0.0.1", port), timeout=30)
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        link.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        link.close()
+    assert get(served, "/content.json")[0] == 200
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_folder_that_goes_away_is_reported_and_the_last_state_stays(served, live: Path) -> None:
+    live.rename(live.with_name("gone"))
+    news = json.loads(get(served, "/content.json")[1])
+    assert "there is no such folder" in news["error"]
+    assert news["content"]["axes"]["run0"]["step"][-1] == 19
+
+
+def test_a_run_that_joins_a_study_appears_on_the_open_page(run: Path, tmp_path, visit) -> None:
+    study = tmp_path / "study"
+    shutil.copytree(run, study / "a")
+    server = make_server([str(study)], 0, rest=0.0)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        page = visit(f"http://127.0.0.1:{server.server_address[1]}/")
+        assert page.locator("#comparison").count() == 0
+        page.click("#axis button[data-value=tokens]")
+        shutil.copytree(run, study / "b")
+        page.wait_for_selector("#comparison [data-block=comparison-curves] .main-svg")
+        assert page.locator("#run option").all_inner_texts() == ["a", "b"]
+        assert page.locator("#axis [aria-pressed=true]").inner_text() == "Tokens"
+        page.select_option("#run", "1")
+        assert page.locator("section#landscape p.soft").inner_text() == "Run: b"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def test_a_busy_port_is_refused(live: Path) -> None:

@@ -7,10 +7,10 @@ give a softmax over references, whose weighted success is the base prediction b;
 LayerNorm evens out norms, this ranks by cosine. A small network maps mean and standard deviation
 of the references' success to a temperature t and bias c: answer = sigmoid(logit(b) / t + c).
 
-Departures: no dropout; tanh form of GELU (numpy has no erf); population standard deviation, so one
-reference is enough; adapters start equal and the calibration starts as the identity, so an
-untrained head is attention by similarity, not noise; no linear refit on the references, where
-each would attend to its own label. `teacher_fit` trains it.
+Departures: no dropout inside the adapters; tanh form of GELU (numpy has no erf); population
+standard deviation, so one reference is enough; adapters start equal and the calibration starts as
+the identity, so an untrained head is attention by similarity, not noise; no linear refit on the
+references, where each would attend to its own label. `teacher_fit` trains it.
 
 Suffixes: P prompts, B query batch, N references, H embedding, D adapter width.
 """

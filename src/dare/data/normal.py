@@ -14,9 +14,8 @@ _STYLE = re.compile(
 _FRACTION = re.compile(r"\\[dtc]frac")
 # Signs and brackets stay, for z^4 - z^2 is not z^4 + z^2; so do points and commas between digits.
 _KEPT = "+-*/=<>^!|%()[]"
-_POINT = re.compile(r"(?<=\d)(?:\.|\s*[,;]\s*)(?=\d)")
+_POINT = re.compile(r"(?<=\d)(?:\.|[{}$\s]*[,;][{}$\s]*)(?=\d)")
 _THOUSAND = re.compile(r"\d{3}(?!\d)")
-_FRAMES = str.maketrans("", "", "${}")
 _MARKS = "\0\1\2"  # stand for point, comma and prime while the others are dropped
 _DROPPED = str.maketrans(
     "", "", "".join(c for c in map(chr, range(128)) if not c.isalnum() and c not in _KEPT + _MARKS)
@@ -59,7 +58,7 @@ def squeezed(simple: str) -> str:
     """The normal form of a simplified text."""
     if "'" in simple:
         simple = _PRIMES.sub(_prime, simple)
-    bare = _POINT.sub(_point, simple.translate(_FRAMES)).translate(_DROPPED)
+    bare = _POINT.sub(_point, simple).translate(_DROPPED)
     return bare if bare.isascii() else _OTHER.sub(_meant, bare)
 
 

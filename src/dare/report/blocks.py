@@ -136,7 +136,9 @@ def percent(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """45 s, 12 min, 3.4 h."""
+    """0.3 s, 45 s, 12 min, 3.4 h."""
+    if seconds < 10:
+        return f"{seconds:.1f} s" if seconds else "0 s"
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -61,7 +61,9 @@ def read(run: Path) -> pyarrow.Table | None:
         return None
     fix = f"its {FILE} is not a difficulty table of dare"
     require({"id", "difficulty", "tier", "visits"} <= set(table.column_names), "run", str(run), fix)
-    names = [TIERS[code] for code in table["tier"].to_pylist()]
+    codes = table["tier"].to_pylist()
+    require(set(codes) <= set(range(len(TIERS))), "run", str(run), fix)
+    names = [TIERS[code] for code in codes]
     place = table.column_names.index("tier")
     return table.set_column(place, "tier", pyarrow.array(names, pyarrow.string()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import html
 import os
@@ -25,15 +26,22 @@ def write_report(words: Sequence[str], out: Path) -> dict[str, Any]:
     """Read the runs, write the file as a whole or not at all; returns what it shows."""
     shown = content([read_run(found) for found in find_runs(words)])
     text = page(shown)
-    temporary = out.with_name(f".{out.name}.tmp")
+    _write_whole(out, text)
+    return shown
+
+
+def _write_whole(out: Path, text: str) -> None:
+    if not out.name:
+        raise InvalidInput("--out", str(out), "is a folder; name a file in it")
+    temporary = out.with_name(f".report-{os.getpid()}.tmp")  # short: the name itself may be long
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, out)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InvalidInput("--out", str(out), f"cannot be written ({error})") from None
-    return shown
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise InvalidInput("--out", str(out), f"cannot be written ({error.strerror})") from None
 
 
 def default_file(words: Sequence[str]) -> Path:

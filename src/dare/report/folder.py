@@ -18,6 +18,7 @@ from dare.report import difficulty
 from dare.report.found import Found
 from dare.report.lines import Line, number, read_lines, values
 from dare.report.selections import Selections, read_selections
+from dare.report.text import legible
 
 WATCHED = (
     "config.yaml",
@@ -29,6 +30,7 @@ WATCHED = (
     "difficulty.parquet",
 )
 """Files whose change makes a new report."""
+_NAME = 80
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,8 @@ def read_run(found: Found) -> RunData:
     method = found.method or job.get("name") or training.get("preset") or found.name
     seed = job.get("seed", training.get("seed", 0))
     return RunData(
-        name=found.name,
-        method=str(method),
+        name=legible(found.name, _NAME),
+        method=legible(str(method), _NAME),
         seed=seed if isinstance(seed, int) else 0,
         folder=folder,
         config=config,
@@ -133,9 +135,11 @@ def _one_a_step(lines: list[Line]) -> list[Line]:
 def _config(path: Path) -> dict[str, Any]:
     try:
         held = yaml.safe_load(path.read_text(encoding="utf-8"))
+        json.dumps(held, default=str, skipkeys=True)  # a tree, not a circle of anchors
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    # ValueError: a date that is none, say
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f" at line {mark.line + 1}"
         fix = f"cannot be read as YAML{place} ({type(error).__name__})"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dare.errors import InvalidInput
 
@@ -25,7 +27,10 @@ def find_runs(words: Sequence[str]) -> list[Found]:
     folders: dict[Path, str | None] = {}
     for word in words:
         method, folder = _named(word)
-        inside = _runs_under(folder)
+        try:
+            inside = _runs_under(folder)
+        except OSError as error:
+            raise InvalidInput("run", word, f"cannot be read ({error.strerror})") from None
         if not inside:
             raise InvalidInput("run", word, f"holds no run (a folder with {_MARKS[0]})")
         for path in inside:
@@ -41,13 +46,15 @@ def find_runs(words: Sequence[str]) -> list[Found]:
 
 
 def _named(word: str) -> tuple[str | None, Path]:
-    if Path(word).is_dir():
-        return None, Path(word)
-    name, equals, rest = word.partition("=")
-    folder = Path(rest if equals else word)
-    if not folder.is_dir():
-        raise InvalidInput("run", word, "there is no such folder")
-    return name or None, folder
+    name, _, rest = word.partition("=")
+    try:
+        if word and Path(word).is_dir():
+            return None, Path(word)
+        if rest and Path(rest).is_dir():
+            return name or None, Path(rest)
+    except OSError as error:  # a name that is too long, a folder that is locked
+        raise InvalidInput("run", word, f"cannot be read ({error.strerror})") from None
+    raise InvalidInput("run", word, "there is no such folder")
 
 
 def _runs_under(folder: Path) -> list[Path]:
@@ -57,7 +64,23 @@ def _runs_under(folder: Path) -> list[Path]:
     found = {path.parent for name in _MARKS for path in folder.glob(f"*/**/{name}")}
     # A run inside a run is something else: a checkpoint's config, say.
     outer = [path for path in found if not any(parent in found for parent in path.parents)]
-    return sorted(outer, key=lambda path: [(len(part), part) for part in path.parts])
+    order = _study_order(folder)
+
+    def place(path: Path) -> tuple[int, list[tuple[int, str]]]:
+        first = path.relative_to(folder).parts[0]
+        rank = order.index(first) if first in order else len(order)
+        return rank, [(len(part), part) for part in path.parts]
+
+    return sorted(outer, key=place)
+
+
+def _study_order(folder: Path) -> list[Any]:
+    """Methods as the study lists them: the first is what the others are held against."""
+    try:
+        methods = json.loads((folder / "study.json").read_text(encoding="utf-8"))["methods"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return []
+    return list(methods) if isinstance(methods, (list, dict)) else []
 
 
 def _short_names(paths: Sequence[Path]) -> list[str]:

@@ -58,9 +58,10 @@ def number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return math.nan
     try:
-        return float(value)
+        found = float(value)
     except OverflowError:
         return math.nan
+    return found if math.isfinite(found) else math.nan
 
 
 def inner_keys(lines: Sequence[Line], key: str) -> list[str]:

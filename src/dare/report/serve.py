@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from dare.errors import InvalidInput
 from dare.report.content import content
@@ -72,7 +73,7 @@ def make_server(words: Sequence[str], port: int, rest: float = _REST) -> Threadi
         held = follower
 
     try:
-        server = ThreadingHTTPServer((HOST, port), Handler)
+        server = _Server((HOST, port), Handler)
     except OSError as error:
         fix = f"cannot be listened on ({error.strerror or error}); choose another with --port"
         raise InvalidInput("--port", port, fix) from None
@@ -80,6 +81,15 @@ def make_server(words: Sequence[str], port: int, rest: float = _REST) -> Threadi
         raise InvalidInput("--port", port, "must be 0 to 65535") from None
     server.daemon_threads = True
     return server
+
+
+class _Server(ThreadingHTTPServer):
+    """Quiet about readers who leave in the middle of an answer."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Anything else than a lost connection is a fault, and is told as one."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -93,14 +103,14 @@ class _Handler(BaseHTTPRequestHandler):
         if host not in (HOST, "localhost"):  # a foreign site's name that points here
             self._send(403, "text/plain", b"this report is for this machine alone\n")
             return
-        place = urlsplit(self.path)
-        if place.path == "/":
+        path, _, query = self.path.partition("?")
+        if path == "/":
             self.held.refresh()
             text = page(self.held.content, live=True)
             self._send(200, "text/html; charset=utf-8", text.encode("utf-8"))
-        elif place.path == "/content.json":
-            self._news(parse_qs(place.query).get("not", [""])[0])
-        elif place.path == "/favicon.ico":
+        elif path == "/content.json":
+            self._news(parse_qs(query).get("not", [""])[0])
+        elif path == "/favicon.ico":
             self._send(204, "image/x-icon", b"")
         else:
             self._send(404, "text/plain", b"there is / and /content.json\n")
@@ -124,10 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
-        try:
-            self.wfile.write(body)
-        except (BrokenPipeError, ConnectionResetError):
-            return  # the reader has left
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: the page polls every few seconds."""

@@ -91,10 +91,10 @@ class Rewards:
         name = _name(function)
         try:
             given = {
+                **columns,  # first: a column of the data with one of these names must not win
                 "prompts": prompts,
                 "completions": completions,
                 "completion_ids": completion_ids,
-                **columns,
             }
             answer = function(**_accepted(function, given))
         except Exception as error:

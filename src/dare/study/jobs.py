@@ -13,10 +13,9 @@ from typing import Any
 from dare.errors import InvalidInput, require
 from dare.state import load_state
 from dare.study.arms import Arm
+from dare.study.marks import DONE, JOB
 from dare.study.single import budgeted
 from dare.training import checkpoint
-
-JOB, DONE = "job.json", "done.json"
 
 
 @dataclass(frozen=True)

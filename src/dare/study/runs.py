@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from dare.errors import InvalidInput
-from dare.study.jobs import DONE, JOB
+from dare.study.marks import DONE, JOB
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,16 @@ function h(tag, attributes, ...children) {
 function start() {
   document.documentElement.dataset.theme = themeName();
   content = JSON.parse(document.getElementById("content").textContent);
+  build();
+  requestAnimationFrame(() => setTimeout(loadPlotly));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", applyTheme);
+  if (document.documentElement.dataset.live === "yes") follow();
+}
+
+// Everything anew: at the start, and when a run joins those that are followed.
+function build() {
   const page = document.getElementById("page");
+  dropPlots(page);
   const main = h("main", {}, ...content.sections.map((section) => h("section", { id: section.id })));
   const theme = h("button", { type: "button", id: "theme", "aria-label": "Light or dark" });
   theme.onclick = () => setTheme(themeName() === "dark" ? "light" : "dark");
@@ -21,9 +30,11 @@ function start() {
     h("p", { class: "soft", id: "written" }), controls(), main);
   applyTheme();
   show();
-  requestAnimationFrame(() => setTimeout(loadPlotly));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", applyTheme);
-  if (document.documentElement.dataset.live === "yes") follow();
+}
+
+// What stands above and around the sections: with other runs or sections it is another page.
+function frame(shown) {
+  return JSON.stringify([shown.title, shown.sections.map((section) => section.id), shown.runs]);
 }
 
 function show() {
@@ -98,6 +109,7 @@ function controls() {
   if (content.runs.length > 1) {
     const select = h("select", { id: "run", "aria-label": "Run shown in detail" },
       ...content.runs.map((run, place) => h("option", { value: place }, run.name)));
+    select.value = state.run;
     select.onchange = () => { state.run = Number(select.value); content.sections.forEach(showSection); };
     parts.unshift(h("label", {}, h("span", { class: "wordy" }, "Run"), select));
   }

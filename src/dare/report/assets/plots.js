@@ -102,7 +102,8 @@ function baseLayout(block) {
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
     font: { family: "system-ui, sans-serif", size: 12, color: theme.soft },
-    margin: { l: block.y ? 66 : 54, r: 14, t: 8, b: 42 }, // fixed: plotly need not draw twice to find them height: block.height, autosize: true,
+    margin: { l: block.y ? 66 : 54, r: 14, t: 8, b: 42 }, // fixed: plotly need not draw twice to find them
+    height: block.height, autosize: true,
     hovermode: block.traces.length > 8 || block.x ? "closest" : "x unified",
     hoverlabel: { bgcolor: theme.card, bordercolor: theme.line, font: { color: theme.text, size: 12 } },
     dragmode: coarse ? false : "zoom",

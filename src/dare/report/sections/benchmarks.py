@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from dare.report.blocks import Block, Trace, percent, plot, short, table
+from dare.report.lines import number
 from dare.report.text import legible
 
 _K = (1, 4, 8, 16, 32, 64)
@@ -58,8 +60,7 @@ def _pass_at_k(label: str, parts: Mapping[str, Any]) -> list[Block]:
         k = held.get("k") if isinstance(held, dict) else None
         mean = held.get("mean") if isinstance(held, dict) else None
         if isinstance(k, list) and isinstance(mean, list) and len(k) == len(mean) > 1:
-            y = [v if isinstance(v, (int, float)) else None for v in mean]
-            x = [v if isinstance(v, (int, float)) else None for v in k]
+            x, y = [_plain(v) for v in k], [_plain(v) for v in mean]
             traces.append(
                 {"type": "scatter", "mode": "lines", "x": x, "y": y, "name": name}
                 | {"colour": f"series:{place}"}
@@ -84,10 +85,13 @@ def _pass(part: Mapping[str, Any], k: int) -> float | None:
     if k not in held["k"] or not isinstance(mean, list) or len(mean) != len(held["k"]):
         return None
     value = mean[held["k"].index(k)]
-    return float(value) if isinstance(value, (int, float)) else None
+    return _plain(value)
 
 
 def _number(part: Mapping[str, Any], key: str) -> float | None:
-    value = part.get(key)
-    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if plain else None  # type: ignore[arg-type]
+    return _plain(part.get(key))
+
+
+def _plain(value: Any) -> float | None:
+    found = number(value)
+    return found if math.isfinite(found) else None

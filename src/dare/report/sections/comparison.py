@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,11 @@ from dare.curriculum.arrays import Array
 from dare.errors import InvalidInput
 from dare.report.blocks import Block, Trace, note, numbers, plot, section, table
 from dare.report.folder import RunData
-from dare.report.lines import values
+from dare.report.lines import number, values
+from dare.report.sections.levels import level_name
+from dare.study.compare import compare_runs
+from dare.study.runs import Run
+from dare.study.tables import level_table, summary_tables
 
 
 def comparison(runs: Sequence[RunData], methods: Sequence[str]) -> dict[str, Any]:
@@ -29,7 +33,11 @@ def comparison(runs: Sequence[RunData], methods: Sequence[str]) -> dict[str, Any
     if len(usable) < 2:
         blocks.append(note("Nothing to compare yet: it takes two runs with an evaluation each."))
     else:
-        blocks += _compared([runs[place] for place in usable], [methods[place] for place in usable])
+        # As in the training curves: of all methods, also those that are left out here.
+        place_of = dict(zip(methods, colour_places(methods).tolist(), strict=True))
+        colours = {name: f"run:{place}" for name, place in place_of.items()}
+        chosen = [runs[place] for place in usable], [methods[place] for place in usable]
+        blocks += _compared(*chosen, colours)
     return section("comparison", "Comparison", intro, blocks)
 
 
@@ -66,11 +74,9 @@ def _usable(run: RunData) -> bool:
     return bool(scored and len(run.metrics) and np.isfinite(run.tokens).all())
 
 
-def _compared(runs: Sequence[RunData], methods: Sequence[str]) -> list[Block]:
-    from dare.study.compare import compare_runs  # brings torch along: only where it is needed
-    from dare.study.runs import Run
-    from dare.study.tables import level_table, summary_tables
-
+def _compared(
+    runs: Sequence[RunData], methods: Sequence[str], colours: Mapping[str, str]
+) -> list[Block]:
     found = [
         Run(name, run.seed, run.folder, *_clean(run))
         for run, name in zip(runs, methods, strict=True)
@@ -89,7 +95,7 @@ def _compared(runs: Sequence[RunData], methods: Sequence[str]) -> list[Block]:
         for place, one in enumerate(tables)
         if len(one.head) > 1
     ]
-    return [_curves(figures), _ends(figures), *shown]
+    return [_curves(figures, colours), _ends(figures, colours), *shown]
 
 
 def _clean(run: RunData) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -102,7 +108,7 @@ def _clean(run: RunData) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             levels = record.get("by_level")
             parts = levels if isinstance(levels, dict) else {}
             whole = {
-                name: {key: part.get(key) for key in ("accuracy", "tokens")}
+                level_name(name): {key: _known(part.get(key)) for key in ("accuracy", "tokens")}
                 for name, part in parts.items()
                 if isinstance(part, dict)
             }
@@ -136,10 +142,15 @@ def _clean(run: RunData) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return evaluations, metrics
 
 
-def _curves(figures: dict[str, Any]) -> Block:
+def _known(value: Any) -> float | None:
+    found = number(value)
+    return found if np.isfinite(found) else None
+
+
+def _curves(figures: dict[str, Any], colours: Mapping[str, str]) -> Block:
     traces: list[Trace] = []
     x = numbers(np.array(figures["grid_tokens"]), 7)
-    for place, (name, method) in enumerate(figures["methods"].items()):
+    for name, method in figures["methods"].items():
         mean, low, high = (
             np.array(side, dtype=float) for side in zip(*method["curve"], strict=True)
         )
@@ -151,7 +162,7 @@ def _curves(figures: dict[str, Any]) -> Block:
                     "x": [*x, *x[::-1]],
                     "y": [*numbers(high), *numbers(low)[::-1]],
                     "fill": "toself",
-                    "colour": f"run:{place}",
+                    "colour": colours[name],
                     "hoverinfo": "skip",
                     "showlegend": False,
                     "group": name,
@@ -165,7 +176,7 @@ def _curves(figures: dict[str, Any]) -> Block:
                 "x": x,
                 "y": numbers(mean),
                 "name": label,
-                "colour": f"run:{place}",
+                "colour": colours[name],
                 "group": name,
             }
         )
@@ -183,10 +194,10 @@ def _curves(figures: dict[str, Any]) -> Block:
     )
 
 
-def _ends(figures: dict[str, Any]) -> Block:
+def _ends(figures: dict[str, Any], colours: Mapping[str, str]) -> Block:
     names = list(figures["methods"])
     traces: list[Trace] = []
-    for place, name in enumerate(names):
+    for name in names:
         mean, low, high = figures["methods"][name]["accuracy"]
         traces.append(
             {
@@ -195,7 +206,7 @@ def _ends(figures: dict[str, Any]) -> Block:
                 "x": [mean],
                 "y": [name],
                 "name": name,
-                "colour": f"run:{place}",
+                "colour": colours[name],
                 "marker": {"size": 10},
                 "error_x": {
                     "type": "data",

@@ -12,6 +12,7 @@ from dare.report.axes import Axes
 from dare.report.blocks import Block, Trace, line, note, numbers, plot, section
 from dare.report.folder import RunData
 from dare.report.lines import values
+from dare.report.text import legible
 
 
 class Curve(NamedTuple):
@@ -92,11 +93,13 @@ def curves(runs: Sequence[RunData], colours: Sequence[str], axes: Axes) -> dict[
     if not any(run.metrics for run in runs):
         blocks.append(note("No training step has been written to metrics.jsonl yet."))
     known = {curve.key for curve in CURVES} | _SHOWN_ELSEWHERE
-    others = {key: None for run in runs for record in run.metrics[:1] for key in record}
+    others = {key: None for run in runs for record in run.metrics for key in record}
     rest = []
     for key in others:
         if key not in known:
-            rest += _curve(Curve(key, key.replace("_", " "), "As logged."), runs, colours, axes)
+            rest += _curve(
+                Curve(key, legible(key.replace("_", " "), 60), "As logged."), runs, colours, axes
+            )
     return {**section("curves", "Training", intro, blocks), "rest": rest}
 
 
@@ -130,7 +133,8 @@ def _evaluation(runs: Sequence[RunData], colours: Sequence[str], axes: Axes) -> 
         accuracy = values(scored, "accuracy")
         name = axes.at(f"eval{place}", run, values(scored, "step"), done=True)
         trials = values(scored, "responses") - np.nan_to_num(values(scored, "unscored"))
-        if np.isfinite(trials).all() and len(runs) <= _BANDS:
+        shares = (accuracy >= 0).all() and (accuracy <= 1).all()
+        if shares and np.isfinite(trials).all() and len(runs) <= _BANDS:
             ends = [wilson(a, t) for a, t in zip(accuracy.tolist(), trials.tolist(), strict=True)]
             low, high = (np.array(side) for side in zip(*ends, strict=True))
             traces.append(band(low, high, name, colour, place))

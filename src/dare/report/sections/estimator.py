@@ -17,6 +17,7 @@ from dare.study import calibration
 
 _LEAST = 20
 _COLUMNS = 200
+_MANY = 100_000
 
 
 def estimator(runs: Sequence[RunData], axes: Axes) -> dict[str, Any]:
@@ -40,6 +41,7 @@ def _blocks(run: RunData, place: int, axes: Axes) -> list[Block]:
 def _calibration(run: RunData) -> list[Block]:
     drawn = run.selections
     known = np.isfinite(drawn.failure_D) & np.isfinite(drawn.difficulty_D)
+    known &= drawn.group_size_D > 0
     if known.sum() < _LEAST:
         text = (
             f"No calibration yet: it needs {_LEAST} drawn prompts with an outcome in "
@@ -152,7 +154,7 @@ def _error(run: RunData, place: int, axes: Axes) -> list[Block]:
 
 def binomial_deviation(rate: Array, trials: Array) -> Array:
     """E|X/n - p| of X ~ Binomial(n, p), by De Moivre's closed form."""
-    size = np.maximum(np.round(trials), 1).astype(np.int64)
+    size = np.clip(np.round(trials), 1, _MANY).astype(np.int64)
     inner = np.clip(rate, 1e-9, 1 - 1e-9)
     above = np.minimum(np.floor(size * inner).astype(np.int64) + 1, size)
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, size.max() + 1)))])

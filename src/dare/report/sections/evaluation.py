@@ -12,7 +12,7 @@ from dare.report.blocks import Block, note, percent, section, short, table
 from dare.report.folder import RunData
 from dare.report.lines import inner_keys, values
 from dare.report.sections.benchmarks import benchmark_blocks
-from dare.report.sections.levels import by_number
+from dare.report.sections.levels import by_number, level_name
 
 
 def evaluation(runs: Sequence[RunData]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _levels(run: RunData) -> list[Block]:
         then, now = (_part(record, name) for record in (first, last))
         cells = _cells(now)
         before = _cells(then)[1]
-        rows.append([name, before, *cells[1:]])
+        rows.append([level_name(name), before, *cells[1:]])
     head = [
         "level",
         f"at step {first['step']:,}",

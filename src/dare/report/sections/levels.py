@@ -25,6 +25,7 @@ from dare.report.blocks import (
 from dare.report.difficulty import TIERS
 from dare.report.folder import RunData
 from dare.report.lines import inner_keys, values
+from dare.report.text import legible
 
 _COLUMNS = 200
 _LEVELS = 12
@@ -52,6 +53,11 @@ def by_number(names: Sequence[str]) -> list[str]:
             return 1, 0.0, name
 
     return sorted(names, key=key)
+
+
+def level_name(name: str) -> str:
+    """As it is written out; problems without a level are in the one without a name."""
+    return legible(name, 60) if name else "none"
 
 
 def level_colours(count: int) -> list[str]:
@@ -139,7 +145,7 @@ def _levels(run: RunData, place: int, axes: Axes) -> list[Block]:
                     values(run.evaluations, "by_level", name, key),
                     axis,
                     colour,
-                    f"level {name}",
+                    f"level {level_name(name)}",
                     mode="lines+markers" if len(run.evaluations) <= 50 else "lines",
                 )
                 for name, colour in zip(shown, level_colours(len(shown)), strict=True)
@@ -199,7 +205,9 @@ def _drawn_levels(
     edges = thinned(len(step), min(60, max(10, len(step) // 3)))  # a step alone is too few
     size = np.bincount(inverse)
     parts = {
-        f"level {name}": binned(np.bincount(inverse, weights=level == index) / size, edges)
+        f"level {level_name(name)}": binned(
+            np.bincount(inverse, weights=level == index) / size, edges
+        )
         for index, name in enumerate(kept)
     }
     axis = axes.at(f"drawn-levels{place}", run, binned(step.astype(np.float64), edges))
@@ -220,7 +228,13 @@ def _level_table(run: RunData, kept: list[str], level_P: Array) -> Block:
         mix = [percent(float((tier[part] == one).mean())) for one in TIERS]
         mean = f"{value[part].mean():.3f}"
         rows.append(
-            [name, f"{int(part.sum()):,}", percent(float((visits[part] > 0).mean())), mean, *mix]
+            [
+                level_name(name),
+                f"{int(part.sum()):,}",
+                percent(float((visits[part] > 0).mean())),
+                mean,
+                *mix,
+            ]
         )
     caption = "Training prompts as the latest difficulty table sees them."
     return table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +12,11 @@ from dare.report.blocks import Block, note, section
 from dare.report.difficulty import TIERS
 from dare.report.folder import RunData
 from dare.report.lines import Line, values
-from dare.report.text import legible
+from dare.report.text import LONGEST, legible
 
 CHARACTERS = 3_000_000
 """Of all samples of a page together."""
+_FRAGMENTS = 6
 _KINDS = ("plain", "think_longer", "hinted")
 
 
@@ -53,7 +55,7 @@ def _browser(run: RunData, room: int) -> list[Block]:
 
 def choose(samples: Sequence[Line], room: int) -> list[Line]:
     """Evenly over steps from every mix of tier, kind and outcome, as many as there is room for."""
-    sizes = np.array([min(_size(line), 14_000) for line in samples])
+    sizes = np.array([_size(line) for line in samples])
     if sizes.sum() <= room:
         return list(samples)
     groups: dict[tuple[str, str, bool], list[int]] = {}
@@ -70,7 +72,10 @@ def choose(samples: Sequence[Line], room: int) -> list[Line]:
 
 
 def _size(line: Line) -> int:
-    return 200 + len(str(line.get("prompt", ""))) + len(str(line.get("response", "")))
+    """Characters of the page: what is not ASCII takes six, what is too long is cut."""
+    texts = (str(line.get(key, "")) for key in ("prompt", "response", "hint"))
+    kept = (text if len(text) <= LONGEST else text[:LONGEST] for text in texts)
+    return 200 + sum(len(text) if text.isascii() else len(json.dumps(text)) for text in kept)
 
 
 def _row(line: Line) -> dict[str, Any]:
@@ -87,7 +92,7 @@ def _row(line: Line) -> dict[str, Any]:
         "tier": legible(str(line.get("tier", "")), 20),
         "difficulty": number("difficulty"),
         "kind": kind if kind in _KINDS else "plain",
-        "hint": [legible(str(part), 1000) for part in fragments],
+        "hint": [legible(str(part), 1000) for part in fragments[:_FRAGMENTS]],
         "prompt": legible(prompt_text(line.get("prompt"))),
         "response": legible(str(line.get("response", ""))),
         "reward": number("reward"),
