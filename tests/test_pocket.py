@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dare import pocket, tasks
-from dare.curriculum import hints
+from dare.templates import template_of
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -63,7 +63,8 @@ def test_the_tokenizer_gives_every_problem_back(tokenizer):
 
 def test_the_tokenizer_gives_other_text_back(tokenizer):
     printable = "\n" + "".join(map(chr, range(32, 127)))
-    asked = [hints.think_longer("2*3 mod 97"), hints.hinted("2*3 mod 97", ["2*3=6*5=30"])]
+    plain = template_of(None)
+    asked = [plain.longer("2*3 mod 97"), plain.hinted("2*3 mod 97", ["2*3=6*5=30"])]
     for text in (printable, *asked):
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         assert tokenizer.decode(ids) == text

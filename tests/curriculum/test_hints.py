@@ -230,10 +230,10 @@ HOSTILE = ["((((", r"\frac{", "1", "$", r"\[", "=", ", so ", "a = 1. ", "a\n", "
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_hostile_text_is_fast_and_harmless(unit: str) -> None:
     text = unit * (200_000 // len(unit))
-    began = time.perf_counter()
+    began = time.process_time()
     skeleton(text, "72")
     skeleton("She sold 48+24 = 72 clips", text)
-    assert time.perf_counter() - began < 2.0
+    assert time.process_time() - began < 2.0
 
 
 def test_huge_numbers_do_not_raise() -> None:

