@@ -111,6 +111,17 @@ def test_settings_and_names_are_checked(tmp_path):
     assert load_sets([str(tmp_path / "mine.jsonl")]).problems[0].text == "my problem"
 
 
+def test_a_hub_that_cannot_be_reached_says_what_to_do(monkeypatch):
+    import datasets
+
+    def unreachable(*_, **__):
+        raise ConnectionError("no way to the hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(InvalidInput, match=r"no way to the hub.*--data-dir.*--decontaminate none"):
+        load_sets("gsm8k")
+
+
 def test_words_leave_out_diagrams():
     assert words("Find $x$. [asy] draw((0,0)--(1,1)); [/asy] Then $y \\leq 2$") == (
         ["find", "x", "then", "y", "le", "2"]

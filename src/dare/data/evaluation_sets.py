@@ -52,7 +52,16 @@ def load_sets(names: str | Iterable[str], data_dir: Path | None = None) -> Evalu
             found.missing.append(name)
             continue
         before = len(found.problems)
-        found.problems += _problems(name, source)
+        try:
+            found.problems += _problems(name, source)
+        except InvalidInput as error:
+            if not isinstance(source, dict):
+                raise
+            fix = (
+                f"cannot be had from the hub ({error}); give local copies with --data-dir DIR, "
+                "or skip the check with --decontaminate none"
+            )
+            raise InvalidInput("decontaminate", name, fix) from None
         found.counts[name] = len(found.problems) - before
         found.sources[name] = str(source["path"] if isinstance(source, dict) else source)
     return found
