@@ -62,9 +62,13 @@ def hostile(synthetic: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(synthetic: Any) -> Iterator[Any]:
-    """A Chromium for all tests; they are skipped where there is none."""
+    """A Chromium for the tests of a file; they are skipped where there is none.
+
+    Not for the whole session: while it is open an event loop runs in this process, and tests
+    elsewhere start one of their own.
+    """
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = synthetic.browser_path()
     if path is None:
