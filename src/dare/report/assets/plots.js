@@ -86,7 +86,7 @@ function figure(block, hidden) {
     layout.yaxis.tickformat = ".3~p";
     if (block.traces.some((trace) => trace.stackgroup)) layout.yaxis.range = [0, 1];
   } else {
-    layout.yaxis.exponentformat = block.y === "tokens" ? "SI" : "power";
+    layout.yaxis.exponentformat = block.y === "tokens" ? "SI" : "e";
   }
   for (const key of ["xaxis", "yaxis"]) Object.assign(layout[key], block.layout[key] || {});
   layout.shapes = (block.layout.shapes || []).map((shape) => (
