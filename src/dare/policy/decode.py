@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
+from dare.policy.attention import grouped_attention
+
 _ROUND = 256  # cache lengths are multiples of this, so that few shapes are compiled
 
 
@@ -127,13 +129,14 @@ class StaticDecoder:
         self._cache, self._mask, self._position = cache, whole, start
 
         def forward() -> Tensor:
-            logits: Tensor = self._model(
-                input_ids=self._token,
-                attention_mask=self._mask,
-                position_ids=self._position,
-                past_key_values=cache,
-                use_cache=True,
-            ).logits
+            with grouped_attention(self._model):
+                logits: Tensor = self._model(
+                    input_ids=self._token,
+                    attention_mask=self._mask,
+                    position_ids=self._position,
+                    past_key_values=cache,
+                    use_cache=True,
+                ).logits
             return logits
 
         self._step = self._prepare(forward)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 _CHUNK_ELEMENTS = 1 << 21  # float32 values alive at a time: 8 MB, on a GPU 16 times that
+_FEW = 256  # most likely tokens among which the edge of the nucleus is looked for first
 
 
 class _SelectedLogProb(torch.autograd.Function):
@@ -150,11 +151,37 @@ def keep_nucleus(scaled: Tensor, top_p: float, top_k: int) -> Tensor:
         least = scaled.topk(top_k, dim=-1).values[:, -1:]
         scaled = scaled.masked_fill(scaled < least, -torch.inf)
     if top_p < 1.0:
-        ranked = _descending(scaled)
-        chance = ranked.softmax(-1)
-        inside = (chance.cumsum(-1).sub_(chance) < top_p).sum(-1, keepdim=True).clamp_(min=1)
-        scaled = scaled.masked_fill(scaled < ranked.gather(-1, inside - 1), -torch.inf)
+        edge = _edge_of_few if vocabulary > 16 * _FEW else _edge_of_all
+        scaled = scaled.masked_fill(scaled < edge(scaled, top_p), -torch.inf)
     return scaled
+
+
+def _edge_of_all(scaled: Tensor, top_p: float) -> Tensor:
+    """The smallest scaled logit in the nucleus of each row [N, 1], from the whole row sorted."""
+    ranked = _descending(scaled)
+    return _edge(ranked, ranked.softmax(-1), top_p)
+
+
+def _edge_of_few(scaled: Tensor, top_p: float) -> Tensor:
+    """As `_edge_of_all`, sorting whole only the rows whose most likely tokens fall short of top_p.
+
+    Which way a row goes depends on that row alone, whatever batch it is in.
+    """
+    ranked = scaled.topk(_FEW, dim=-1).values
+    whole = scaled.sub(ranked[:, :1]).exp_().sum(-1, keepdim=True)
+    chance = ranked.sub(ranked[:, :1]).exp_().div_(whole)
+    edge = _edge(ranked, chance, top_p)
+    reached = chance.cumsum(-1)[:, -1] >= top_p  # false for NaN too
+    short = (~reached).nonzero()[:, 0]
+    if len(short):
+        edge[short] = _edge_of_all(scaled[short], top_p)
+    return edge
+
+
+def _edge(ranked: Tensor, chance: Tensor, top_p: float) -> Tensor:
+    """The last of the ranked logits with less than top_p before it, and at least the first."""
+    inside = (chance.cumsum(-1).sub_(chance) < top_p).sum(-1, keepdim=True).clamp_(min=1)
+    return ranked.gather(-1, inside - 1)
 
 
 def _descending(values: Tensor) -> Tensor:
