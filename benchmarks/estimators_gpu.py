@@ -6,28 +6,46 @@
 Takes a GGUF file (needs the package `gguf`) or a folder of weights, GSM8K as published (`question`
 and `answer`, or `problem`, `solution` and `answer`), trains with the preset `dare` at the paper's
 temperature 0.6 and top-p 0.95, and at the chosen steps rolls out held-out prompts 64 times each.
+The head of DOTS is fitted before that, to problems that take no part in the run.
 A model that solves almost nothing yet can be warmed up on reference solutions first (`--warm-up`);
-those problems are then left out of what follows. The last line is the figures as JSON.
+those problems are then left out of what follows. Every point that is finished is written to
+OUT/partial-points.json. The last line is the figures as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import gzip
 import json
+import os
 import re
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-from dare.study.estimator_runs import run_estimators
-from dare.study.estimators import Measurement
+from dare.policy.embed import embed_prompts
+from dare.study import estimator_runs
+from dare.study.estimators import EstimatorStudy, Measurement
+from dare.study.fresh import fresh_rollouts
+from dare.teacher.fitting import FitSettings, fit_teacher
+from dare.teacher_file import PROBES, SavedHead, load_head, save_head
+from dare.training.recipe import build
 
 PROMPT = "{question}\nReason step by step and end with a line '#### ' and the final number."
 _NUMBER = re.compile(r"####\s*\$?\s*(-?[\d,]*\.?\d+)")
+_BEGAN = time.perf_counter()
+
+
+def say(text: str) -> None:
+    """A line at once, with the seconds since the start: who reads the log sees where it stands."""
+    print(f"{time.perf_counter() - _BEGAN:.0f} s: {text}", flush=True)
 
 
 def number_reward(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
@@ -45,7 +63,7 @@ def _plain(text: str) -> float:
     return float(text.replace(",", ""))
 
 
-def rows_of(path: Path, limit: int) -> list[dict[str, Any]]:
+def rows_of(path: Path) -> list[dict[str, Any]]:
     """GSM8K problems with prompt, answer and worked solution; calculator notes are taken out."""
     opened = gzip.open if path.suffix == ".gz" else open
     rows = []
@@ -57,11 +75,8 @@ def rows_of(path: Path, limit: int) -> list[dict[str, Any]]:
             answer = text.split("####")[-1].strip() if "####" in text else str(raw["answer"])
             if "####" not in text:
                 text = f"{text}\n#### {answer}"
-            question = raw.get("problem") or raw["question"]
-            prompt = PROMPT.format(question=question)
+            prompt = PROMPT.format(question=raw.get("problem") or raw["question"])
             rows.append({"prompt": prompt, "answer": answer, "solution": text, "source": "gsm8k"})
-            if len(rows) == limit:
-                break
     return rows
 
 
@@ -70,8 +85,9 @@ def unpacked(gguf: Path, folder: Path) -> Path:
     if (folder / "config.json").is_file():
         return folder
     tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+    whole = GgufConfig(dequantize=True)
     loaded = AutoModelForCausalLM.from_pretrained(
-        str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32
+        str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32, quantization_config=whole
     )
     # A model that was read from GGUF refuses to be saved: its weights go into a plain one.
     values = loaded.config.to_dict()
@@ -99,37 +115,90 @@ def warm_up(folder: Path, rows: list[dict[str, Any]], steps: int, out: Path) -> 
     optimiser = torch.optim.AdamW(model.parameters(), lr=5e-5, weight_decay=0.0)
     order = torch.Generator().manual_seed(0)
     for step in range(steps):
-        picked = torch.randint(len(rows), (32,), generator=order).tolist()
-        texts, heads = [], []
-        for row in (rows[index] for index in picked):
-            turns = [{"role": "user", "content": row["prompt"]}]
+        texts, labels = [], []
+        for index in torch.randint(len(rows), (32,), generator=order).tolist():
+            turns = [{"role": "user", "content": rows[index]["prompt"]}]
             head = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-            heads.append(len(tokenizer(head, add_special_tokens=False)["input_ids"]))
-            texts.append(head + row["solution"] + tokenizer.eos_token)
-        batch = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False)
-        batch = {name: value.to(device) for name, value in batch.items()}
-        place = torch.arange(batch["input_ids"].shape[1], device=device)
-        start = torch.tensor(heads, device=device)[:, None]
-        if tokenizer.padding_side == "left":
-            start = start + (batch["attention_mask"] == 0).sum(1, keepdim=True)
-        kept = (place >= start) & batch["attention_mask"].bool()
-        labels = batch["input_ids"].masked_fill(~kept, -100)
+            body = rows[index]["solution"] + tokenizer.eos_token
+            asked, told = (
+                tokenizer(t, add_special_tokens=False)["input_ids"] for t in (head, body)
+            )
+            texts.append(torch.tensor(asked + told))
+            labels.append(torch.tensor([-100] * len(asked) + told))
+        ids = pad_sequence(texts, True).to(device)  # on the right: no token attends to it
+        wanted = pad_sequence(labels, True, -100).to(device)
         for group in optimiser.param_groups:
             group["lr"] = 5e-5 * min(1.0, (step + 1) / 20, (steps - step) / max(1, steps // 3))
-        loss = model(**batch, labels=labels).loss
+        loss = model(input_ids=ids, labels=wanted).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad()
         if step % 50 == 0:
-            print(f"warm-up {step}: loss {loss.item():.3f}", flush=True)
+            say(f"warm-up {step}: loss {loss.item():.3f}")
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     return out
 
 
+def written(rows: list[dict[str, Any]], path: Path) -> str:
+    """The rows as a file."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def fitted_head(
+    recipe: dict[str, Any], rows: list[dict[str, Any]], out: Path
+) -> tuple[str, dict[str, Any]]:
+    """The head of DOTS, fitted to pass rates of these problems under the policy at the start."""
+    file, count = out / "head.safetensors", len(rows)
+    if not file.is_file():
+        training = {**recipe["training"], "output_dir": str(out / "teacher")}
+        data = written(rows, out / "teacher.jsonl")
+        trainer = build({**recipe, "data": data, "training": training})  # nothing is trained
+        fresh = fresh_rollouts(trainer, np.arange(count), 8, "teacher rates")
+        say(f"teacher: {fresh.tokens} tokens, {1 - fresh.rate_Q.mean():.3f} solved")
+        model = trainer.accelerator.unwrap_model(trainer.model).to(trainer.accelerator.device)
+        texts = [trainer.store.tokens(row) for row in range(count)]
+        texts += [trainer.store.encode_prompt(text) for text in PROBES]
+        found = embed_prompts(model, texts, pad_id=trainer.processing_class.pad_token_id)
+        say("teacher: problems are embedded")
+        settings = FitSettings(steps=600, references=min(256, count // 2))
+        rates = (1 - fresh.rate_Q, fresh.trials_Q, np.full(count, "start", dtype=object))
+        head, about = fit_teacher(found[:count], *rates, settings)
+        save_head(SavedHead(head, Path(recipe["model"]).name, found[count:], about), file)
+    about = load_head(file).about
+    errors = ", ".join(f"{name} {error['mae']:.3f}" for name, error in about["errors"].items())
+    say(f"teacher: fitted, mean error on {about['held_out_rows']} held-out problems: {errors}")
+    return str(file), {name: value for name, value in about.items() if name != "history"}
+
+
+class SavedStudy(EstimatorStudy):
+    """Writes all points after each of them: a run that is killed keeps what it has measured."""
+
+    file: Path
+
+    def __init__(self, trainer: Any, wanted: Measurement, teacher: Any = None) -> None:
+        super().__init__(trainer, wanted, teacher)
+        trainer.add_callback(self)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """See TrainerCallback."""
+        say(f"study: step {state.global_step}, {self._trainer.generated_tokens} tokens")
+        before = len(self.points)
+        super().on_step_end(args, state, control, **rest)
+        if len(self.points) > before:
+            temporary = self.file.with_suffix(".tmp")
+            temporary.write_text(json.dumps({"seed": args.seed, "points": self.points}))
+            os.replace(temporary, self.file)
+            truth = np.array(self.points[-1]["truth"])
+            found = self.points[-1]["estimates"].items()
+            errors = ", ".join(f"{name} {np.abs(truth - of).mean():.3f}" for name, of in found)
+            say(f"study: mean failure rate {truth.mean():.3f}, mean error: {errors}")
+
+
 def main() -> None:
-    """Weights, warm-up, study, figures."""
+    """Weights, warm-up, teacher, study, figures."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--gguf", type=Path, help="weights in one GGUF file")
@@ -146,24 +215,24 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=320, help="longest response")
     parser.add_argument("--rows", type=int, default=16, help="rollouts a training forward pass")
     parser.add_argument("--references", type=int, default=128, help="of cold start and teacher")
+    parser.add_argument("--teacher-prompts", type=int, default=512, help="0: an untrained head")
     parser.add_argument("--learning-rate", type=float, default=2e-6)
     parser.add_argument("--seeds", type=int, default=1)
     chosen = parser.parse_args()
     torch.set_float32_matmul_precision("high")  # TF32: weights and sums stay in float32
-    began = time.perf_counter()
     chosen.out.mkdir(parents=True, exist_ok=True)
     model = chosen.model or unpacked(chosen.gguf, chosen.out / "weights")
-    rows = rows_of(chosen.data, 1 << 30)
+    say(f"unpack: weights in {model}")
+    rows = rows_of(chosen.data)
     if chosen.warm_up:
         half = len(rows) // 2
         model = warm_up(model, rows[half:], chosen.warm_up, chosen.out / "warm")
         rows = rows[:half]
-    problems = chosen.out / "problems.jsonl"
-    lines = [json.dumps(row) for row in rows[: chosen.problems]]
-    problems.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    trained = rows[: min(chosen.problems, len(rows) - chosen.teacher_prompts)]
+    others = rows[len(trained) :][: chosen.teacher_prompts]
     recipe = {
         "model": str(model),
-        "data": str(problems),
+        "data": written(trained, chosen.out / "problems.jsonl"),
         "reward": "estimators_gpu:number_reward",
         "preset": "dare",
         "training": {
@@ -183,16 +252,21 @@ def main() -> None:
             "easy.max_tokens_ratio": 1.0,  # a response that is cut off would count as a failure
         },
     }
-    wanted = Measurement(
-        at=tuple(int(step) for step in chosen.at.split(",")),
-        prompts=chosen.prompts,
-        rollouts=chosen.rollouts,
-    )
-    figures = run_estimators(recipe, chosen.out / "study", wanted, chosen.seeds)
+    at = tuple(int(step) for step in chosen.at.split(","))
+    wanted = Measurement(at=at, prompts=chosen.prompts, rollouts=chosen.rollouts)
+    head, about = fitted_head(recipe, others, chosen.out) if others else (None, {})
+    gc.collect()  # the policy that the teacher was measured with
+    SavedStudy.file = chosen.out / "partial-points.json"
+    with patch.object(estimator_runs, "watch", SavedStudy):
+        run = estimator_runs.run_estimators
+        figures = run(recipe, chosen.out / "study", wanted, chosen.seeds, head)
+    say("study: finished")
+    figures["teacher"] = about
     figures["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    figures["minutes"] = round((time.perf_counter() - began) / 60, 1)
+    figures["minutes"] = round((time.perf_counter() - _BEGAN) / 60, 1)
     figures["settings"] = {k: str(v) if isinstance(v, Path) else v for k, v in vars(chosen).items()}
-    print(json.dumps(figures))
+    (chosen.out / "figures.json").write_text(json.dumps(figures) + "\n", encoding="utf-8")
+    print(json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ def estimators(
         str | None,
         typer.Option(help="A DOTS head of `dare teacher fit`; default: an untrained one."),
     ] = None,
+    workers: Annotated[int, typer.Option(help="Seeds at a time, a process each.")] = 1,
 ) -> None:
     """Hold every estimator of difficulty against the true failure rate during training.
 
@@ -70,7 +71,7 @@ def estimators(
     )
     if settings.get("model", "pocket") == "pocket":
         torch.set_num_threads(1)  # the matrices are tiny: threads would only wait for each other
-    figures = run_estimators(settings, Path(out), wanted, seeds, teacher)
+    figures = run_estimators(settings, Path(out), wanted, seeds, teacher, workers)
     show(figures)
     typer.echo(f"wrote {Path(out) / 'estimators.json'} and {Path(out) / 'estimators.md'}")
 

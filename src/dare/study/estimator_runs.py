@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from dare.errors import InvalidInput, require
 from dare.study.estimator_report import markdown
@@ -27,13 +31,15 @@ def run_estimators(
     wanted: Measurement,
     seeds: int = 1,
     teacher: str | None = None,
+    workers: int = 1,
 ) -> dict[str, Any]:
     """Run what is missing, then write estimators.json and estimators.md; returns the figures.
 
-    `teacher` is the file of a trained DOTS head.
+    `teacher` is the file of a trained DOTS head; `workers` seeds run at a time.
     A seed whose `points.json` is there is finished; one that was cut off starts anew.
     """
     require(seeds >= 1, "--seeds", seeds, "needs at least 1")
+    require(workers >= 1, "--workers", workers, "needs at least 1")
     first = int((recipe.get("training") or {}).get("seed", _FIRST_SEED))
     settings = {
         "recipe": dict(recipe),
@@ -41,13 +47,14 @@ def run_estimators(
         "teacher": None if teacher is None else [teacher, load_head(teacher).head.digest()],
     }
     _claim(folder, json.loads(json.dumps(settings, default=str)))
-    runs = []
-    for seed in range(first, first + seeds):
-        done = folder / f"seed-{seed}" / "points.json"
-        if not done.is_file():
-            shutil.rmtree(done.parent, ignore_errors=True)
-            _write(done, run_one(recipe, done.parent, wanted, seed, teacher))
-        runs.append(json.loads(done.read_text(encoding="utf-8")))
+    every = range(first, first + seeds)
+    missing = [seed for seed in every if not _points(folder, seed).is_file()]
+    if workers > 1 and len(missing) > 1:
+        _side_by_side(recipe, folder, wanted, missing, teacher, workers)
+    else:
+        for seed in missing:
+            _run_into(recipe, folder, wanted, seed, teacher)
+    runs = [json.loads(_points(folder, seed).read_text(encoding="utf-8")) for seed in every]
     figures = {
         "model": str(recipe.get("model", "pocket")),
         "preset": str(recipe.get("preset") or "dare"),
@@ -71,12 +78,69 @@ def run_estimators(
     return figures
 
 
+def _points(folder: Path, seed: int) -> Path:
+    return folder / f"seed-{seed}" / "points.json"
+
+
+def _run_into(
+    recipe: Mapping[str, Any],
+    folder: Path,
+    wanted: Measurement,
+    seed: int,
+    teacher: str | None,
+    show: bool = True,
+) -> int:
+    """One seed, written when it is complete."""
+    done = _points(folder, seed)
+    shutil.rmtree(done.parent, ignore_errors=True)
+    _write(done, run_one(recipe, done.parent, wanted, seed, teacher, show=show))
+    return seed
+
+
+def _side_by_side(
+    recipe: Mapping[str, Any],
+    folder: Path,
+    wanted: Measurement,
+    seeds: Sequence[int],
+    teacher: str | None,
+    workers: int,
+) -> None:
+    """A process a seed; where one fails the others still finish, then its error is raised."""
+    failed: list[Exception] = []
+    bars = Progress(TextColumn("[bold]seeds"), BarColumn(), MofNCompleteColumn(), transient=True)
+    spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads
+    with bars, ProcessPoolExecutor(min(workers, len(seeds)), spawn, _one_thread) as pool:
+        task = bars.add_task("", total=len(seeds))
+        jobs = [
+            pool.submit(_run_into, dict(recipe), folder, wanted, seed, teacher, False)
+            for seed in seeds
+        ]
+        for job in as_completed(jobs):
+            error = job.exception()
+            if isinstance(error, Exception):
+                failed.append(error)
+            bars.advance(task)
+    if failed:
+        raise failed[0]
+
+
+def _one_thread() -> None:
+    """Runs side by side would wait for each other's threads."""
+    import torch
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    torch.set_num_threads(1)
+
+
 def run_one(
     recipe: Mapping[str, Any],
     folder: Path,
     wanted: Measurement,
     seed: int,
     teacher: str | None = None,
+    *,
+    show: bool = True,
 ) -> dict[str, Any]:
     """One run under the eyes of all estimators.
 
@@ -92,7 +156,8 @@ def run_one(
         "load_best_model_at_end": False,
         "save_strategy": "no",
     }
-    trainer = build({**recipe, "training": training}, callbacks=[RichProgress(f"seed {seed}")])
+    bar = [RichProgress(f"seed {seed}")] if show else []
+    trainer = build({**recipe, "training": training}, callbacks=bar)
     trainer.quiet()
     processes = trainer.accelerator.num_processes
     require(processes == 1, "processes", processes, "run the study in one process")

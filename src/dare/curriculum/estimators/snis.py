@@ -153,12 +153,13 @@ class SnisEstimator(Estimator):
             )
             predicted, strength = self._arrays["forecast"], self._scalars["strength"]
             known = np.isfinite(predicted)
-            difficulty[known & ~self._arrays["seen"]] = predicted[known & ~self._arrays["seen"]]
             both = seen[known[seen]]
             total = evidence[both] + strength
             difficulty[both] += strength / total * (predicted[both] - difficulty[both])
             evidence[both] = total
             difficulty[seen] = beta_median(difficulty[seen], evidence[seen])
+            unseen = known & ~self._arrays["seen"]
+            difficulty[unseen] = beta_median(predicted[unseen], np.full(unseen.sum(), strength))
         self._arrays["difficulty"], self._arrays["evidence"] = difficulty, evidence
 
     def _recency(self, plain: Array, step: int) -> Array:
