@@ -38,8 +38,9 @@ from dare.teacher.fitting import FitSettings, fit_teacher
 from dare.teacher_file import PROBES, SavedHead, load_head, save_head
 from dare.training.recipe import build
 
-PROMPT = "{question}\nReason step by step and end with a line '#### ' and the final number."
-_NUMBER = re.compile(r"####\s*\$?\s*(-?[\d,]*\.?\d+)")
+PROMPT = "{question}\nReason step by step, briefly. End with '#### ' and the final number."
+# Models like to set the number off: #### **72**, #### \(72\), #### $72, or \boxed{72}.
+_NUMBER = re.compile(r"(?:####|\\boxed\{)[\s*$({\\]*(?:boxed\{)?\s*(-?[\d,]*\.?\d+)")
 _BEGAN = time.perf_counter()
 
 
@@ -49,7 +50,7 @@ def say(text: str) -> None:
 
 
 def number_reward(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
-    """1 where the number after the last #### is the answer. GSM8K's answers are plain numbers."""
+    """1 where the number after the last #### or in the last box is the answer, a plain number."""
     texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
     return [float(_last(text) == _plain(gold)) for text, gold in zip(texts, answer, strict=True)]
 
@@ -163,7 +164,7 @@ def fitted_head(
         texts += [trainer.store.encode_prompt(text) for text in PROBES]
         found = embed_prompts(model, texts, pad_id=trainer.processing_class.pad_token_id)
         say("teacher: problems are embedded")
-        settings = FitSettings(steps=600, references=min(256, count // 2))
+        settings = FitSettings(steps=400, references=min(256, count // 2))
         rates = (1 - fresh.rate_Q, fresh.trials_Q, np.full(count, "start", dtype=object))
         head, about = fit_teacher(found[:count], *rates, settings)
         save_head(SavedHead(head, Path(recipe["model"]).name, found[count:], about), file)

@@ -132,8 +132,8 @@ class ForesightConfig:
 
     use: bool = True
     """Read the solutions where the data has them and the estimator is `snis` with `shrink`."""
-    share: float = 0.75
-    """Part of the refresh budget that goes into reading solutions again."""
+    share: float = 3.0
+    """Tokens of solutions read again for each token of the refresh budget, on top of it."""
     memory: int = 1024
     """Groups that the map from likelihood to difficulty is learnt from, the latest ones."""
     most_strength: float = 32.0
@@ -141,7 +141,7 @@ class ForesightConfig:
 
     def __post_init__(self) -> None:
         share, memory, most = self.share, self.memory, self.most_strength
-        require(0 <= share <= 1, "foresight.share", share, "must be in [0, 1]")
+        require(share >= 0, "foresight.share", share, "must not be negative")
         require(memory >= 32, "foresight.memory", memory, "needs at least 32 groups")
         require(most >= 0, "foresight.most_strength", most, "must not be negative")
 

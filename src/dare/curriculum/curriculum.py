@@ -123,7 +123,8 @@ class Curriculum:
         """Realign estimates with the policy of now; returns the tokens that this cost.
 
         `scorer` gives total log-probs of buffered rollouts under the current policy; it gets at
-        most `token_budget` tokens to read. Call it after the policy was updated.
+        most `token_budget` tokens to read, and the solutions `foresight.share` times as many.
+        Call it after the policy was updated.
         """
         spent = 0
         if self.foresight is not None and self.foresight.begun:
@@ -132,8 +133,7 @@ class Curriculum:
             spent += self.foresight.refresh(chance, self.step, share)
             self._forecast(self.foresight)
         if scorer is not None and self.estimator.rescores:
-            left = token_budget - spent
-            request = choose_stale(self.buffer, self._chance, self.step, left)
+            request = choose_stale(self.buffer, self._chance, self.step, token_budget)
             if len(request.uid_R):
                 self.buffer.rescore(request.uid_R, scorer(request), self.step)
                 spent += int(request.rollouts.offsets[-1])

@@ -13,6 +13,10 @@ from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators.base import Estimator, Outcome, check_rates
 from dare.curriculum.estimators.history import RATES, HistoryFilter, beta_median
 
+_UNTRIED = 8.0
+"""Most rollouts that a forecast is taken for where a prompt was never rolled out. How far forecasts
+are off is learnt from prompts that were drawn; those near 0 and 1 are not, and are less sure."""
+
 
 def weights(log_ratio: Array, clip: float) -> Array:
     """w = exp(clip(log pi_now - log pi_behaviour, -c, c)) (Eq. 4); -inf becomes e^-c."""
@@ -159,7 +163,8 @@ class SnisEstimator(Estimator):
             evidence[both] = total
             difficulty[seen] = beta_median(difficulty[seen], evidence[seen])
             unseen = known & ~self._arrays["seen"]
-            difficulty[unseen] = beta_median(predicted[unseen], np.full(unseen.sum(), strength))
+            worth = np.full(np.count_nonzero(unseen), min(strength, _UNTRIED))
+            difficulty[unseen] = beta_median(predicted[unseen], worth)
         self._arrays["difficulty"], self._arrays["evidence"] = difficulty, evidence
 
     def _recency(self, plain: Array, step: int) -> Array:
