@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from worlds import roll, run, same, services, small, table, truth
+from scipy.stats import beta
+from worlds import roll, run, same, scorer, services, small, table, truth
 
 from dare import Curriculum, InvalidInput
 from dare.config import ForesightConfig
 from dare.curriculum import Services
+from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators import Measured
 from dare.curriculum.estimators.base import Outcome
+from dare.curriculum.estimators.snis import SnisEstimator
 from dare.curriculum.foresight import (
     STATISTICS,
     Foresight,
@@ -19,6 +22,7 @@ from dare.curriculum.foresight import (
     quadratic,
     solution_statistics,
 )
+from dare.curriculum.refresh import ScoreRequest
 from dare.curriculum.selection import explore_share
 
 
@@ -153,9 +157,41 @@ def test_refresh_reads_the_likely_and_stale_within_its_budget() -> None:
     spent = foresight.refresh(chance, 4, 300)
     assert 0 < spent <= 300
     assert (asked[-1] < 20).mean() > 0.9
-    assert foresight.refresh(chance, 4, 10**9) > 0  # the others; those just read are not stale
-    assert len(np.intersect1d(asked[-1], asked[-2])) == 0
-    assert foresight.refresh(chance, 4, 10**9) == 0
+    whole = float(foresight.arrays["prompt_statistics"][:, 0].sum())
+    while spent := foresight.refresh(chance, 4, 10**9):  # the others; those just read are not stale
+        assert spent <= whole / 8  # however much is allowed, all of it takes eight steps
+    again = np.concatenate(asked[1:])
+    assert sorted(again.tolist()) == list(range(count))  # everything once, nothing twice
+
+
+def test_reading_leaves_the_rescoring_its_whole_budget() -> None:
+    scored: list[int] = []
+
+    def recorder(request: ScoreRequest) -> np.ndarray:
+        scored.append(int(request.rollouts.offsets[-1]))
+        return scorer(request)
+
+    found = []
+    for use in (True, False):
+        curriculum = make(**{"foresight.use": use})
+        run(curriculum, 3, refresh=None)
+        assert curriculum.refresh(recorder, 400) >= scored[-1]
+        found.append(scored[-1])
+    assert min(found) > 300  # one prompt's rollouts short of the budget, at the most
+
+
+@pytest.mark.parametrize("strength", [2.5, 6.0, 30.0])
+def test_an_untried_prompt_has_the_median_of_its_forecast(strength: float) -> None:
+    """The number with least expected |error| under the Beta that a forecast stands for."""
+    rates = np.array([0.02, 0.1, 0.3, 0.5, 0.8, 0.97, np.nan])
+    config = small("dare")
+    estimator = SnisEstimator(len(rates), RolloutBuffer(8, 4), config.estimator)
+    estimator.set_forecast(rates, strength)
+    estimator.refresh(0, np.random.default_rng(0))
+    worth = min(strength, 8.0)
+    median = beta.median(worth * rates[:-1], worth * (1 - rates[:-1]))
+    assert np.abs(estimator.difficulty()[:-1] - median).max() < 0.03
+    assert estimator.difficulty()[-1] == 0.5  # no solution: the cold start
 
 
 def test_bad_statistics_are_refused() -> None:

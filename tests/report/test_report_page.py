@@ -174,6 +174,11 @@ def test_hostile_text_stays_text(hostile: Path, tmp_path: Path, visit) -> None:
     block = page.locator("[data-block=samples]")
     for summary in block.locator(".sample summary").all()[: len(HOSTILE)]:
         summary.click()
+    page.wait_for_function(
+        "count => [...document.querySelectorAll('[data-block=samples] pre')]"
+        ".filter(one => one.innerText).length >= count",
+        arg=3 * len(HOSTILE),
+    )
     shown = [text for text in block.locator("pre").all_inner_texts() if text]
     for text in (HOSTILE[0], HOSTILE[1], HOSTILE[3]):
         assert sum(text in part for part in shown) == 3  # prompt, hint and response, to the letter

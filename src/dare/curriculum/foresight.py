@@ -25,6 +25,7 @@ _RIDGE = 1.0
 _FEWEST = 16  # groups below which a regression would only repeat their noise
 _ROUNDS = 25
 _MEMORY = 0.995  # discount per group of the sums behind `strength`
+_CYCLE = 8  # steps in which all solutions are read again at the fastest; a policy moves slowly
 
 
 def features(statistics_QS: Array, age_Q: Array, prior_Q: Array) -> Array:
@@ -154,6 +155,7 @@ class Foresight:
         """Read again what is most stale and most likely to be drawn; returns the tokens.
 
         Nothing changes the difficulty of a prompt as much as being trained on: those come first.
+        However large the budget, at most an eighth of all that there is to read.
         """
         rows = np.flatnonzero(self.known_P & (self.arrays["prompt_step"] < step))
         length = self.arrays["prompt_statistics"][rows, 0]
@@ -162,7 +164,8 @@ class Foresight:
         worth = (chance_P[rows] + chance_P.mean()) * age / length
         worth[self.arrays["prompt_trained"][rows]] = np.inf
         order = np.argsort(-worth, kind="stable")
-        fits = np.cumsum(length[order]) <= token_budget
+        whole = float(np.nansum(self.arrays["prompt_statistics"][:, 0]))
+        fits = np.cumsum(length[order]) <= min(token_budget, whole / _CYCLE)
         return self.read(np.sort(rows[order[fits]]), step)
 
     def observe(self, outcome: Outcome) -> None:
