@@ -13,6 +13,7 @@ import pytest
 from written import write_run, write_study
 
 from dare import InvalidInput, cli
+from dare.report.compare import curves
 from dare.report.png import screenshot
 from dare.study.compare import compare_runs
 from dare.study.output import write_comparison
@@ -136,6 +137,13 @@ def test_a_comparison_is_written_in_every_format(figures, tmp_path, monkeypatch)
     assert not re.search(
         r"<(?:script|link|img)[^>]+(?:src|href)=[\"']https?:", text["compare.html"]
     )
+
+
+def test_no_two_lines_look_alike(figures):
+    one = next(iter(figures["methods"].values()))
+    many = {**figures, "methods": {f"method {place}": one for place in range(25)}}
+    looks = [(line.line.color, line.line.dash) for line in curves(many).data if line.name]
+    assert len(set(looks)) == len(looks) == 25
 
 
 def test_a_browser_draws_the_png(figures, tmp_path, monkeypatch):

@@ -64,7 +64,8 @@ def curves(figures: dict[str, Any]) -> go.Figure:
     """Mean accuracy of each method with its interval, over generated tokens."""
     figure = go.Figure()
     x = figures["grid_tokens"]
-    for (name, method), colour in zip(figures["methods"].items(), _cycle(figures), strict=True):
+    looks = zip(figures["methods"].items(), _cycle(figures), _dashes(figures), strict=True)
+    for (name, method), colour, dash in looks:
         mean, low, high = zip(*method["curve"], strict=True)
         red, green, blue = hex_to_rgb(colour)
         figure.add_scatter(
@@ -77,7 +78,9 @@ def curves(figures: dict[str, Any]) -> go.Figure:
             showlegend=False,
             legendgroup=name,
         )
-        figure.add_scatter(x=x, y=mean, name=name, legendgroup=name, line={"color": colour})
+        look = {"color": colour, "dash": dash}
+        figure.add_scatter(x=x, y=mean, name=name, legendgroup=name, line=look)
+    figure.update_yaxes(title="accuracy", automargin=True)
     return figure.update_xaxes(title="generated tokens").update_layout(height=460)
 
 
@@ -146,3 +149,9 @@ def _whiskers(values: list[list[float | None]]) -> dict[str, Any]:
 
 def _cycle(figures: dict[str, Any]) -> list[str]:
     return [_COLOURS[place % len(_COLOURS)] for place in range(len(figures["methods"]))]
+
+
+def _dashes(figures: dict[str, Any]) -> list[str]:
+    """Solid as long as colours last, then broken: two methods never look the same."""
+    rounds = ("solid", "dash", "dot", "dashdot")
+    return [rounds[place // len(_COLOURS) % 4] for place in range(len(figures["methods"]))]
