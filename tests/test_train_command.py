@@ -1,14 +1,15 @@
 """`dare train`: words in any order, misspelt settings, a dry run, a run and its resume."""
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dare import InvalidInput
+from dare import InvalidInput, cli
 from dare.commands.train import split_options
 from dare.training.recipe import build, change, config_of, load_recipe
 
@@ -22,10 +23,23 @@ SMALL = [
 ]
 
 
-def dare(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dare", *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment)
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def dare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Call:
+    """Runs `dare WORDS` in this process and an empty folder: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dare", *words])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return call
 
 
 @pytest.mark.parametrize(
@@ -67,27 +81,29 @@ def test_a_misspelt_setting_names_the_nearest(option, near):
         change(load_recipe("quickstart"), [option, "1"])
 
 
-def test_a_recipe_that_is_not_there_is_named(tmp_path):
-    done = dare("train", "quickstar", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "quickstart" in done.stderr
+def test_a_recipe_that_is_not_there_is_named(dare):
+    code, _, errors = dare("train", "quickstar")
+    assert code == 2
+    assert "quickstart" in errors
 
 
-def test_a_dry_run_shows_the_plan_and_writes_nothing(tmp_path):
-    done = dare("train", "--dry-run", *SMALL, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "4 prompts, 32 rollouts" in done.stdout
+def test_a_dry_run_shows_the_plan_and_writes_nothing(dare, tmp_path):
+    code, shown, errors = dare("train", "--dry-run", *SMALL)
+    assert code == 0, errors
+    assert "4 prompts, 32 rollouts" in shown
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_leaves_its_recipe_and_can_be_resumed(tmp_path):
+def test_a_run_leaves_its_recipe_and_can_be_resumed(dare, tmp_path):
     words = ["--output-dir", "mine", "--max-steps=2", "--save-steps=1", *SMALL]
-    done = dare("train", "quickstart", *words, cwd=tmp_path)
+    # In a process of its own, as a user has it: what it leaves must be all that is needed.
+    command = [sys.executable, "-m", "dare", "train", "quickstart", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     metrics = (tmp_path / "mine" / "metrics.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(line)["step"] for line in metrics] == [0, 1]
-    again = dare("train", "--resume", "mine", "--max-steps=3", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
+    code, _, errors = dare("train", "--resume", "mine", "--max-steps=3")
+    assert code == 0, errors
     metrics = (tmp_path / "mine" / "metrics.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(line)["step"] for line in metrics] == [0, 1, 2]
 
@@ -100,9 +116,9 @@ def test_a_recipe_with_lora_builds_adapters(tmp_path):
     assert all("lora" in name for name in trained)
 
 
-def test_doctor_reports_as_json_and_passes(tmp_path):
-    done = dare("doctor", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+def test_doctor_reports_as_json_and_passes(dare):
+    code, shown, errors = dare("doctor", "--json")
+    assert code == 0, errors
+    report = json.loads(shown)
     assert report["zero_drift"]["passed"]
     assert report["zero_drift"]["worst_log_ratio"] < 1e-3

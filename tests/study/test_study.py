@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import io
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -19,6 +22,7 @@ import yaml
 
 import tiny
 from dare import InvalidInput, cli
+from dare.study import worker
 from dare.study.arms import Arm, arms_of
 from dare.study.methods import Study
 from dare.study.runner import sole_study
@@ -44,6 +48,7 @@ RECIPE: dict[str, Any] = {
     },
     "curriculum": {"cold_start.references": 0, "medium.group_size": 8},
 }
+TOKENS = 500
 PATIENCE = 180.0
 
 
@@ -75,25 +80,46 @@ def free(folder: Path) -> bool:
     return True
 
 
-def test_a_killed_study_repeats_nothing_that_was_finished(recipe: str, tmp_path: Path) -> None:
+class Inside:
+    """Stands for the process of a run and does its work in this one.
+
+    For what is not about processes: each would spend many times longer on imports than on the run.
+    """
+
+    def __init__(self, command: list[str], stdout: Any, **_: Any) -> None:
+        self.stdin = io.BytesIO()
+        with contextlib.redirect_stdout(io.TextIOWrapper(io.FileIO(stdout.fileno(), "w", False))):
+            self.returncode = worker.run(Path(command[-1]))
+
+    def poll(self) -> int:
+        return self.returncode
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_killed_study_repeats_nothing_that_was_finished(
+    recipe: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     out = tmp_path / "study"
-    # The first run ends after a step or two; the second is caught in the middle.
+    # The first run is over when the second is caught in the middle.
     arms = ["short=grpo", "long=previous-fr"]
-    study = Study(arms_of([], arms), out, seeds=1, tokens=700, recipe=recipe)
+    study = Study(arms_of([], arms), out, seeds=1, tokens=TOKENS, recipe=recipe)
     short, long = study.jobs()
-    command = [sys.executable, "-m", "dare", "study", "methods", "--presets", ""]
-    command += ["--arm", arms[0], "--arm", arms[1], "--seeds", "1", "--tokens", "700"]
-    command += ["--recipe", recipe, "--out", str(out)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    # A fork, which need not import torch again; it trains nothing, its runs are new processes.
+    process = multiprocessing.get_context("fork").Process(target=study.run)
+    process.start()
     wait_for(lambda: short.done and started(long.folder))
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     wait_for(lambda: free(long.folder))  # the run left with its study
     assert not long.done
     before = {path: path.stat().st_mtime_ns for path in short.folder.rglob("*")}
     log = short.log.stat().st_mtime_ns
 
+    monkeypatch.setattr(subprocess, "Popen", Inside)
     outcome = study.run()
     assert outcome.kept == [short]
     assert outcome.done == [long]
@@ -107,18 +133,25 @@ def test_a_killed_study_repeats_nothing_that_was_finished(recipe: str, tmp_path:
     for name in ("selections.jsonl", "eval.jsonl"):
         assert tiny.lines(long.folder / name) == tiny.lines(tmp_path / "whole" / name)
     totals = [line["generated_tokens_total"] for line in tiny.lines(long.folder / "metrics.jsonl")]
-    assert totals[-2] < 700 <= totals[-1]
+    assert totals[-2] < TOKENS <= totals[-1]
     assert not started(long.folder)
 
-    again = study.run()
-    assert (again.kept, again.done) == ([short, long], [])
+    monkeypatch.setattr(subprocess, "Popen", None)  # the command finds nothing left to start
+    command = ["dare", "study", "methods", "--presets", "", "--arm", arms[0], "--arm", arms[1]]
+    command += ["--seeds", "1", "--tokens", str(TOKENS), "--recipe", recipe, "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", [*command, "--json"])
+    monkeypatch.setenv("PATH", "/nowhere")  # no browser: this is not about pictures
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+    assert list(json.loads(capsys.readouterr().out)["methods"]) == ["short", "long"]
 
 
 def test_an_interrupted_study_saves_and_a_failing_run_stops_no_other(
     recipe: str, tmp_path: Path
 ) -> None:
     arms = arms_of(["grpo"], ["bad=grpo --reward paced:broken"])
-    study = Study(arms, tmp_path / "study", seeds=1, tokens=700, recipe=recipe, truth=True)
+    study = Study(arms, tmp_path / "study", seeds=1, tokens=TOKENS, recipe=recipe, truth=True)
     good, bad = study.jobs()
 
     def interrupt() -> None:
@@ -243,6 +276,7 @@ def test_the_sweep_command_runs_and_prints_its_grid(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")  # no browser: this is not about pictures
+    monkeypatch.setattr(subprocess, "Popen", Inside)
     out = tmp_path / "sweep"
     command = "dare study sweep --field K --values 8 --field selection.eta --values 0,0.5"
     more = f"--preset grpo+snis --seeds 1 --tokens 150 --workers 2 --recipe {recipe} --out {out}"

@@ -1,0 +1,39 @@
+"""Settings of the curriculum: one documented field per knob, presets as YAML (METHOD, top).
+
+These modules import no model library: the curriculum reads them, and the trainer's own
+configuration builds on them.
+"""
+
+from dare.config.curriculum import CurriculumConfig, load_preset, preset_names
+from dare.config.estimation import (
+    ESTIMATORS,
+    BufferConfig,
+    ColdStartConfig,
+    EstimatorConfig,
+    ForesightConfig,
+)
+from dare.config.nested import nest
+from dare.config.treatment import (
+    AdvantageConfig,
+    EasyConfig,
+    HardConfig,
+    SelectionConfig,
+    TierConfig,
+)
+
+__all__ = [
+    "ESTIMATORS",
+    "AdvantageConfig",
+    "BufferConfig",
+    "ColdStartConfig",
+    "CurriculumConfig",
+    "EasyConfig",
+    "EstimatorConfig",
+    "ForesightConfig",
+    "HardConfig",
+    "SelectionConfig",
+    "TierConfig",
+    "load_preset",
+    "nest",
+    "preset_names",
+]

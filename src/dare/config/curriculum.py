@@ -1,0 +1,115 @@
+"""All of the curriculum's settings, and the presets."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from dare.config.estimation import BufferConfig, ColdStartConfig, EstimatorConfig, ForesightConfig
+from dare.config.nested import build, merge, nest
+from dare.config.treatment import (
+    AdvantageConfig,
+    EasyConfig,
+    HardConfig,
+    SelectionConfig,
+    TierConfig,
+)
+from dare.errors import InvalidInput, require, suggest
+
+
+@dataclass(frozen=True)
+class CurriculumConfig:
+    """All of the curriculum's settings. Defaults are the preset `dare`."""
+
+    seed: int = 0
+    """Every draw is keyed by (seed, step, purpose)."""
+    rollout_budget: int = 512
+    """R: rollouts a step trains on, filled exactly."""
+    fresh_share: float = 1.0
+    """sigma: share of them generated now; the rest is replayed from the buffer."""
+    max_tokens: int = 3072
+    """Full token budget of a response."""
+    tiers: bool = True
+    """False gives every prompt the medium treatment (the baselines) and calls it medium;
+    `easy.use` and `hard.use` switch the two treatments one by one."""
+    buffer: BufferConfig = field(default_factory=BufferConfig)
+    estimator: EstimatorConfig = field(default_factory=EstimatorConfig)
+    cold_start: ColdStartConfig = field(default_factory=ColdStartConfig)
+    foresight: ForesightConfig = field(default_factory=ForesightConfig)
+    selection: SelectionConfig = field(default_factory=SelectionConfig)
+    easy: EasyConfig = field(default_factory=EasyConfig)
+    medium: TierConfig = field(default_factory=TierConfig)
+    hard: HardConfig = field(default_factory=HardConfig)
+    advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
+
+    def __post_init__(self) -> None:
+        require(self.seed >= 0, "seed", self.seed, "must not be negative")
+        for tier in ("easy", "medium", "hard"):
+            getattr(self, tier).check(tier)
+        easy, hard = self.easy.below, self.hard.above
+        fix = f"needs 0 <= easy.below < hard.above <= 1; hard.above is {hard}"
+        require(0 <= easy < hard <= 1, "easy.below", easy, fix)
+        for name, weight in (
+            ("easy.length_penalty", self.easy.length_penalty),
+            ("hard.length_bonus", self.hard.length_bonus),
+        ):
+            fix = "must be in [0, 1), or a wrong answer could outrank a right one"
+            require(0 <= weight < 1, name, weight, fix)
+        plain, size = self.hard.plain, self.hard.group_size
+        fix = f"must be between 2 and hard.group_size ({size})"
+        require(2 <= plain <= size, "hard.plain", plain, fix)
+        sigma = self.fresh_share
+        require(0 < sigma <= 1, "fresh_share", sigma, "must be in (0, 1]")
+        treated = [tier for tier in (self.easy, self.hard) if self.tiers and tier.use]
+        largest = max(tier.group_size for tier in (self.medium, *treated))
+        fresh = self.rollout_budget * sigma
+        fix = f"R x fresh_share must hold at least one group of {largest}"
+        require(fresh >= largest, "rollout_budget", self.rollout_budget, fix)
+        require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "must be at least 1")
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether anything reads behaviour log-probs. Without importance weights, replay or help
+        every rollout is trained on once, by the policy that sampled it: the ratio is 1."""
+        replays = self.fresh_share < 1 or self.estimator.name in ("current-fr", "teacher")
+        own = ":" in self.estimator.name  # an estimator that we do not know may read them
+        return self.tiers or replays or own or self.estimator.name == "snis"
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> CurriculumConfig:
+        """From nested or dotted keys; an unknown key is an error that names the nearest one."""
+        built = build(cls, nest(values), "")
+        assert isinstance(built, cls)
+        return built
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> CurriculumConfig:
+        """A shipped preset (see `preset_names`), with changes as keywords or dotted keys."""
+        return cls.from_dict(merge(load_preset(name), nest(overrides)))
+
+    def replace(self, values: Mapping[str, Any]) -> CurriculumConfig:
+        """A copy with these nested or dotted keys changed."""
+        return self.from_dict(merge(self.to_dict(), nest(values)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain values, ready for YAML or JSON."""
+        return dataclasses.asdict(self)
+
+
+def preset_names() -> list[str]:
+    """Names of the shipped presets."""
+    folder = resources.files("dare").joinpath("presets")
+    return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """The keys of a preset that differ from the defaults."""
+    if name not in preset_names():
+        raise InvalidInput("preset", name, suggest(name, preset_names()))
+    text = resources.files("dare").joinpath("presets", f"{name}.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(text) or {}

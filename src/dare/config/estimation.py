@@ -1,0 +1,137 @@
+"""Settings of memory and estimate: buffer, estimator, cold start, foresight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dare.errors import require, suggest
+
+ESTIMATORS = (
+    "snis",
+    "previous-fr",
+    "current-fr",
+    "posterior",
+    "entropy",
+    "judge",
+    "teacher",
+    "uniform",
+)
+"""Names of the shipped estimators."""
+
+
+@dataclass(frozen=True)
+class BufferConfig:
+    """How many rollouts are remembered (METHOD 2)."""
+
+    rollouts_per_prompt: int = 32
+    """K: at most this many rollouts of a prompt; the oldest leaves first."""
+    groups: int = 4096
+    """C: at most this many groups over all prompts."""
+
+    def __post_init__(self) -> None:
+        k, c = self.rollouts_per_prompt, self.groups
+        require(k >= 2, "buffer.rollouts_per_prompt", k, "K must be at least 2")
+        require(c >= 1, "buffer.groups", c, "C must be at least 1")
+
+
+@dataclass(frozen=True)
+class EstimatorConfig:
+    """How the difficulty of each prompt is estimated (METHOD 4 and 9)."""
+
+    name: str = "snis"
+    """Which estimator: snis, previous-fr, current-fr, posterior, entropy, judge, teacher, uniform,
+    or a class of your own as `module:Class`."""
+    clip: float = 4.0
+    """c: log-ratios are clipped to [-c, c] before they become weights."""
+    fallback: Literal["shrink", "threshold"] = "shrink"
+    """What happens when the weights collapse: shrink toward the prior by evidence, or switch to
+    the cold start below `ess_threshold` (the paper)."""
+    ess_threshold: float = 3.0
+    """tau_ESS of the `threshold` fallback."""
+    forgetting: float | Literal["auto"] = "auto"
+    """How fast old evidence fades: a weight W becomes W / (1 + forgetting W dt) after dt steps.
+    `auto` picks it online by how well it predicts each new group; 0 never forgets."""
+    prior_strength: float = 0.1
+    """Rollouts that a cold-start estimate counts for once the prompt has been seen."""
+    refresh_share: float = 0.25
+    """Tokens spent on rescoring buffered rollouts, as a share of the step's own tokens."""
+    posterior_discount: float = 0.5
+    """lambda of the discounted Beta posterior (MoPPS)."""
+    candidates: int = 0
+    """Prompts measured per refresh by `entropy` and `judge`; 0 measures all."""
+    references: int = 256
+    """Prompts rolled out per step by `teacher`."""
+    teacher: str | None = None
+    """File of the head of `teacher`, written by `dare teacher fit`; null compares prompts by the
+    similarity of their embeddings."""
+    target_low: float = 0.4
+    """`current-fr` trains on prompts whose fresh failure rate is at least this ..."""
+    target_high: float = 0.6
+    """... and at most this."""
+    max_probes: int = 16
+    """`current-fr` refills at most this many times a step."""
+
+    def __post_init__(self) -> None:
+        fix = f"{suggest(self.name, ESTIMATORS)}; a class of your own is written as module:Class"
+        require(self.name in ESTIMATORS or ":" in self.name, "estimator.name", self.name, fix)
+        require(self.clip >= 0, "estimator.clip", self.clip, "c must not be negative")
+        ess = self.ess_threshold
+        require(ess >= 1, "estimator.ess_threshold", ess, "an ESS is never below 1")
+        if self.forgetting != "auto":
+            fade = float(self.forgetting)
+            require(fade >= 0, "estimator.forgetting", fade, "must be 'auto' or at least 0")
+        strength = self.prior_strength
+        require(strength > 0, "estimator.prior_strength", strength, "must be positive")
+        share = self.refresh_share
+        require(share >= 0, "estimator.refresh_share", share, "must not be negative")
+        discount = self.posterior_discount
+        fix = "must be in [0, 1]"
+        require(0 <= discount <= 1, "estimator.posterior_discount", discount, fix)
+        require(self.candidates >= 0, "estimator.candidates", self.candidates, "0 means all")
+        require(self.references >= 2, "estimator.references", self.references, "needs at least 2")
+        low, high = self.target_low, self.target_high
+        fix = "needs 0 <= target_low < target_high <= 1"
+        require(0 <= low < high <= 1, "estimator.target_low", (low, high), fix)
+        require(self.max_probes >= 1, "estimator.max_probes", self.max_probes, "needs at least 1")
+
+
+@dataclass(frozen=True)
+class ColdStartConfig:
+    """Difficulty of prompts never seen (METHOD 3)."""
+
+    references: int = 256
+    """N: prompts rolled out once before the first step; 0 starts every prompt at 0.5."""
+    group_size: int = 8
+    """Rollouts of each reference prompt."""
+    temperature: float | Literal["auto", "paper"] = "auto"
+    """Softmax temperature on the dot products; `paper` is sqrt(h), `auto` minimises the
+    leave-one-out error on the reference set."""
+
+    def __post_init__(self) -> None:
+        n, g = self.references, self.group_size
+        require(n == 0 or n >= 2, "cold_start.references", n, "use 0 or at least 2")
+        require(g >= 2, "cold_start.group_size", g, "a group has at least 2 rollouts")
+        if not isinstance(self.temperature, str):
+            fix = "must be 'auto', 'paper' or positive"
+            require(self.temperature > 0, "cold_start.temperature", self.temperature, fix)
+
+
+@dataclass(frozen=True)
+class ForesightConfig:
+    """Difficulty of prompts never seen, from their reference solutions; needs a solution column."""
+
+    use: bool = True
+    """Read the solutions where the data has them and the estimator is `snis` with `shrink`."""
+    share: float = 3.0
+    """Tokens of solutions read again for each token of the refresh budget, on top of it."""
+    memory: int = 1024
+    """Groups that the map from likelihood to difficulty is learnt from, the latest ones."""
+    most_strength: float = 32.0
+    """Rollouts that a prediction may count for at most, however right it was so far."""
+
+    def __post_init__(self) -> None:
+        share, memory, most = self.share, self.memory, self.most_strength
+        require(share >= 0, "foresight.share", share, "must not be negative")
+        require(memory >= 32, "foresight.memory", memory, "needs at least 32 groups")
+        require(most >= 0, "foresight.most_strength", most, "must not be negative")

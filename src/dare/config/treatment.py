@@ -1,0 +1,112 @@
+"""Settings of what is drawn and how it is trained on: selection, tiers, advantages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dare.errors import require
+
+
+@dataclass(frozen=True)
+class SelectionConfig:
+    """Which prompts a step draws (METHOD 5)."""
+
+    name: Literal["beta", "softmax", "thompson", "uniform"] = "beta"
+    """The rule."""
+    kappa: float = 16.0
+    """Concentration of the Beta density around difficulty 0.5."""
+    eta: float = 0.2
+    """Share of the draw that is uniform over the tiers present."""
+    temperature: float = 1.0
+    """tau of `softmax`."""
+    target: float = 0.5
+    """Difficulty that `thompson` looks for."""
+    explore_start: float = 0.8
+    """Share of the draw given to unseen prompts at the most, at the start ..."""
+    explore_floor: float = 0.1
+    """... and never less than this while any is left."""
+    explore: Literal["supply", "coverage", "fixed", "off"] = "supply"
+    """What the share falls with: the supply of seen prompts worth drawing, or plain coverage.
+    `fixed` keeps `explore_start` (MoPPS), `off` draws seen and unseen alike."""
+    rest: float = 8.0
+    """Steps that a seen prompt should rest between two draws, on average; `supply` counts how
+    many prompts a step that leaves."""
+
+    def __post_init__(self) -> None:
+        kappa = self.kappa
+        require(0 <= kappa < float("inf"), "selection.kappa", kappa, "must be finite and >= 0")
+        require(0 <= self.eta <= 1, "selection.eta", self.eta, "is a share, in [0, 1]")
+        require(self.temperature > 0, "selection.temperature", self.temperature, "must be positive")
+        require(0 <= self.target <= 1, "selection.target", self.target, "is a failure rate")
+        require(self.rest >= 1, "selection.rest", self.rest, "must be at least 1")
+        low, high = self.explore_floor, self.explore_start
+        fix = "needs 0 <= explore_floor <= explore_start <= 1"
+        require(0 <= low <= high <= 1, "selection.explore_floor", (low, high), fix)
+
+
+@dataclass(frozen=True)
+class TierConfig:
+    """What every tier has (METHOD 6)."""
+
+    group_size: int = 8
+    """G: rollouts of a prompt of this tier."""
+    max_tokens_ratio: float = 1.0
+    """Token budget as a share of the full one."""
+    clip_low: float = 0.2
+    """eps-: the ratio is clipped at 1 - this."""
+    clip_high: float = 0.2
+    """eps+: and at 1 + this."""
+
+    def check(self, tier: str) -> None:
+        """Raise on values that cannot work."""
+        g, share = self.group_size, self.max_tokens_ratio
+        require(g >= 2, f"{tier}.group_size", g, "a group has at least 2 rollouts")
+        require(0 < share <= 1, f"{tier}.max_tokens_ratio", share, "must be in (0, 1]")
+        require(0 < self.clip_low < 1, f"{tier}.clip_low", self.clip_low, "must be in (0, 1)")
+        require(self.clip_high > 0, f"{tier}.clip_high", self.clip_high, "must be positive")
+
+
+@dataclass(frozen=True)
+class EasyConfig(TierConfig):
+    """Easy prompts: fewer, shorter rollouts; short right answers are preferred."""
+
+    use: bool = True
+    """False gives easy prompts the medium treatment; they are still counted as easy."""
+    group_size: int = 4
+    max_tokens_ratio: float = 0.5
+    clip_high: float = 0.6
+    below: float = 0.3
+    """Difficulty under which a prompt is easy."""
+    length_penalty: float = 1e-4
+    """lambda_easy."""
+
+
+@dataclass(frozen=True)
+class HardConfig(TierConfig):
+    """Hard prompts: more rollouts, part of them with help; long wrong answers get a bonus."""
+
+    use: bool = True
+    """False gives hard prompts the medium treatment; they are still counted as hard."""
+    group_size: int = 16
+    above: float = 0.8
+    """Difficulty over which a prompt is hard."""
+    plain: int = 8
+    """Rollouts of the group that are sampled from the bare prompt."""
+    extra: Literal["hint-or-think", "hint-or-plain", "think", "plain"] = "hint-or-think"
+    """How the rest are sampled: hinted where the buffer has a success, otherwise ..."""
+    length_bonus: float = 1e-4
+    """lambda_hard."""
+
+
+@dataclass(frozen=True)
+class AdvantageConfig:
+    """How rewards become advantages inside a group (METHOD 6)."""
+
+    std_floor: float = 1e-6
+    """Added to the group's standard deviation. In a group of equal raw rewards it decides how
+    much the length terms weigh: far below lambda they count fully, far above not at all."""
+
+    def __post_init__(self) -> None:
+        floor = self.std_floor
+        require(floor > 0, "advantage.std_floor", floor, "must be positive")
