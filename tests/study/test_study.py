@@ -9,12 +9,12 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,8 +22,9 @@ import yaml
 
 import tiny
 from dare import InvalidInput, cli
-from dare.study import worker
+from dare.study import runner, worker
 from dare.study.arms import Arm, arms_of
+from dare.study.jobs import Job
 from dare.study.methods import Study
 from dare.study.runner import sole_study
 from dare.study.single import train
@@ -95,6 +96,11 @@ class Inside:
         return self.returncode
 
 
+def start_with(process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the study start its runs as `process` instead of a subprocess."""
+    monkeypatch.setattr(runner, "subprocess", SimpleNamespace(Popen=process, PIPE=None))
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_killed_study_repeats_nothing_that_was_finished(
     recipe: str,
@@ -119,7 +125,7 @@ def test_a_killed_study_repeats_nothing_that_was_finished(
     before = {path: path.stat().st_mtime_ns for path in short.folder.rglob("*")}
     log = short.log.stat().st_mtime_ns
 
-    monkeypatch.setattr(subprocess, "Popen", Inside)
+    start_with(Inside, monkeypatch)
     outcome = study.run()
     assert outcome.kept == [short]
     assert outcome.done == [long]
@@ -136,7 +142,7 @@ def test_a_killed_study_repeats_nothing_that_was_finished(
     assert totals[-2] < TOKENS <= totals[-1]
     assert not started(long.folder)
 
-    monkeypatch.setattr(subprocess, "Popen", None)  # the command finds nothing left to start
+    start_with(None, monkeypatch)  # the command finds nothing left to start
     command = ["dare", "study", "methods", "--presets", "", "--arm", arms[0], "--arm", arms[1]]
     command += ["--seeds", "1", "--tokens", str(TOKENS), "--recipe", recipe, "--out", str(out)]
     monkeypatch.setattr(sys, "argv", [*command, "--json"])
@@ -148,29 +154,83 @@ def test_a_killed_study_repeats_nothing_that_was_finished(
 
 
 def test_an_interrupted_study_saves_and_a_failing_run_stops_no_other(
-    recipe: str, tmp_path: Path
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arms = arms_of(["grpo"], ["bad=grpo --reward paced:broken"])
-    study = Study(arms, tmp_path / "study", seeds=1, tokens=TOKENS, recipe=recipe, truth=True)
-    good, bad = study.jobs()
+    def study(*arms: str) -> Study:
+        out = tmp_path / "study"
+        return Study(arms_of([], arms), out, seeds=1, tokens=TOKENS, recipe=recipe, truth=True)
+
+    both = study("bad=grpo --reward paced:broken", "good=grpo")
+    bad, good = both.jobs()
 
     def interrupt() -> None:
         wait_for(lambda: started(good.folder))
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
-    outcome = study.run()
-    assert outcome.interrupted == [good, bad]
-    assert not outcome.failed
+    outcome = both.run()
+    assert [job for job, _ in outcome.failed] == [bad]
+    assert "the verifier is on holiday" in outcome.failed[0][1]
+    assert outcome.interrupted == [good]
     assert started(good.folder)
     assert free(good.folder)
 
-    outcome = study.run(workers=2)
+    start_with(Inside, monkeypatch)
+    outcome = study("good=grpo").run()
     assert outcome.done == [good]
     assert good.log.read_text("utf-8").startswith("resuming")
     assert json.loads((good.folder / "estimation.json").read_text("utf-8"))["prompts"] > 0
-    assert [job for job, _ in outcome.failed] == [bad]
-    assert "the verifier is on holiday" in outcome.failed[0][1]
+
+
+def test_runs_not_started_when_it_stops_are_left_for_the_next_time(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study(arms_of(["grpo", "dare"]), tmp_path, seeds=1, tokens=TOKENS, recipe=recipe)
+
+    class Stopped:
+        def __init__(self, command: list[str], **_: Any) -> None:
+            self.stdin, self.returncode = io.BytesIO(), -signal.SIGTERM
+            os.kill(os.getpid(), signal.SIGINT)
+
+        def poll(self) -> int:
+            return self.returncode
+
+        def terminate(self) -> None:
+            pass
+
+    start_with(Stopped, monkeypatch)
+    assert study.run().interrupted == study.jobs()
+
+
+def test_workers_run_side_by_side_each_on_its_device(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study(arms_of(["grpo"]), tmp_path, seeds=5, tokens=TOKENS, recipe=recipe)
+    active: list[str] = []
+    together: list[list[str]] = []
+
+    class Brief:
+        """A run that is over when it has been looked at twice."""
+
+        def __init__(self, command: list[str], env: dict[str, str], **_: Any) -> None:
+            self.job = Job.load(Path(command[-1]))
+            self.device, self.stdin, self.looks = env["CUDA_VISIBLE_DEVICES"], io.BytesIO(), 0
+            self.returncode: int | None = None
+            active.append(self.device)
+            together.append(sorted(active))
+
+        def poll(self) -> int | None:
+            self.looks += 1
+            if self.looks == 2:
+                active.remove(self.device)
+                self.job.finish({})
+                self.returncode = 0
+            return self.returncode
+
+    start_with(Brief, monkeypatch)
+    outcome = study.run(workers=2, devices=["3", "7"])
+    assert outcome.done == study.jobs()
+    assert together == [["3"], ["3", "7"]] * 2 + [["3"]]
 
 
 def test_a_folder_with_another_study_is_refused(recipe: str, tmp_path: Path) -> None:
@@ -276,7 +336,7 @@ def test_the_sweep_command_runs_and_prints_its_grid(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")  # no browser: this is not about pictures
-    monkeypatch.setattr(subprocess, "Popen", Inside)
+    start_with(Inside, monkeypatch)
     out = tmp_path / "sweep"
     command = "dare study sweep --field K --values 8 --field selection.eta --values 0,0.5"
     more = f"--preset grpo+snis --seeds 1 --tokens 150 --workers 2 --recipe {recipe} --out {out}"
