@@ -228,9 +228,11 @@ def test_a_second_signal_stops_at_once(whole, tmp_path: Path) -> None:
 
 
 def test_kill_minus_nine_at_random_moments_changes_nothing() -> None:
-    script = Path(__file__).parents[2] / "benchmarks" / "kill_resume.py"
+    # benchmarks/kill_resume.py with half its steps; the process forks one for every attempt.
+    code = "import sys, kill_resume; kill_resume.STEPS = 6; sys.exit(kill_resume.main())"
     done = subprocess.run(
-        [sys.executable, str(script), "--kills", "3", "--seed", "4"],
+        [sys.executable, "-c", code, "--kills", "3", "--seed", "4"],
+        cwd=Path(__file__).parents[2] / "benchmarks",
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -240,6 +242,7 @@ def test_kill_minus_nine_at_random_moments_changes_nothing() -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["kills"] == result["identical"] == 3
+    assert result["steps"] == 6
 
 
 # --- what is refused ------------------------------------------------------------------------------
