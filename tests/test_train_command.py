@@ -66,6 +66,12 @@ def test_options_reach_the_right_part():
     assert config.save_strategy == "no"
 
 
+def test_words_of_a_setting_may_be_joined_by_dashes():
+    words = ["--fresh-share", "0.5", "--hard.max-tokens-ratio", "0.5", "--estimator.clip", "2"]
+    changed = change({}, words)["curriculum"]
+    assert changed == {"fresh_share": 0.5, "hard.max_tokens_ratio": 0.5, "estimator.clip": 2}
+
+
 def test_the_seed_reaches_the_run_and_its_curriculum():
     config = config_of(change(load_recipe("quickstart"), ["--seed", "7"]))
     assert config.seed == 7

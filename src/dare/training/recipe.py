@@ -70,8 +70,8 @@ def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
             changed[plain] = value
         elif plain in fields:
             changed.setdefault("training", {})[plain] = value
-        elif name in settings:
-            changed.setdefault("curriculum", {})[name] = value
+        elif plain in settings:
+            changed.setdefault("curriculum", {})[plain] = value
         else:
             known = [*_PARTS, *fields, *settings]
             raise InvalidInput(f"--{name}", text, f"is no setting; {suggest(plain, known)}")
