@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -82,6 +83,19 @@ def browser(synthetic: Any) -> Iterator[Any]:
 @pytest.fixture
 def visit(browser: Any) -> Iterator[Any]:
     """Opens a page and afterwards insists that it stayed quiet: no error, no foreign request."""
+    with _visits(browser) as open_page:
+        yield open_page
+
+
+@pytest.fixture(scope="module")
+def visit_once(browser: Any) -> Iterator[Any]:
+    """The same for a page that several tests of a file share."""
+    with _visits(browser) as open_page:
+        yield open_page
+
+
+@contextmanager
+def _visits(browser: Any) -> Iterator[Any]:
     contexts, trouble = [], []
 
     def open_page(address: str, *, width: int = 1280, scheme: str = "light", **more: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hostile_texts import HOSTILE
@@ -19,6 +20,12 @@ def file(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("page") / "report.html"
     write_report([str(run)], out)
     return out
+
+
+@pytest.fixture(scope="module")
+def page(file: Path, visit_once) -> Any:
+    """One page for tests that each use another part of it."""
+    return visit_once(file.as_uri())
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +77,8 @@ def test_a_phone_does_not_scroll_sideways(file: Path, compared: Path, visit, syn
         assert page.evaluate(wide) < 390
 
 
-def test_axis_and_smoothing_are_the_readers_choice(file: Path, run: Path, visit) -> None:
+def test_axis_and_smoothing_are_the_readers_choice(page, run: Path) -> None:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    page = visit(file.as_uri(), width=1280)
     page.locator("[data-block='curve-reward'] .main-svg").first.wait_for()
     assert traces(page, "curve-reward")[0]["x"] == [line["step"] for line in lines]
     page.click("#axis button[data-value=tokens]")
@@ -104,8 +110,7 @@ def test_the_theme_recolours_page_and_plots(file: Path, visit) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
 
 
-def test_moves_follow_the_chosen_steps(file: Path, visit) -> None:
-    page = visit(file.as_uri())
+def test_moves_follow_the_chosen_steps(page) -> None:
     block = page.locator("[data-block=moves]")
     block.scroll_into_view_if_needed()
     block.locator(".sankey-link").first.wait_for(state="attached")
@@ -121,9 +126,8 @@ def test_moves_follow_the_chosen_steps(file: Path, visit) -> None:
     assert part[0] + part[4] + part[8] > whole[0] + whole[4] + whole[8]  # fewer have moved by then
 
 
-def test_rollouts_are_filtered_and_searched(file: Path, run: Path, visit) -> None:
+def test_rollouts_are_filtered_and_searched(page, run: Path) -> None:
     lines = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
-    page = visit(file.as_uri())
     block = page.locator("[data-block=samples]")
 
     def matches() -> str:

@@ -88,8 +88,7 @@ def test_seeds_side_by_side_find_the_same_and_a_failing_one_stops_no_other(
         call(str(recipe), *SMALL, "--out", str(tmp_path), "--seeds", "3", "--workers", "2")
     for name in ("seed-42/points.json", "seed-43/points.json"):
         one, other = (
-            json.loads((folder / name).read_text("utf-8"))["points"]
-            for folder in (out, tmp_path)
+            json.loads((folder / name).read_text("utf-8"))["points"] for folder in (out, tmp_path)
         )
         for before, after in zip(one, other, strict=True):
             assert before["truth"] == after["truth"]

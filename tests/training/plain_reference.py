@@ -74,7 +74,7 @@ def logprobs(model: Any, prompt: list[int], response: list[int], temperature: fl
     """Log-prob of each response token over the full vocabulary."""
     logits = model(input_ids=torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
     table = (logits / temperature).log_softmax(-1)
-    return torch.stack([table[place, token] for place, token in enumerate(response)])
+    return table[torch.arange(len(response)), torch.tensor(response)]
 
 
 def tier(difficulty: float, treated: Collection[str] = ("easy", "hard")) -> str:
@@ -117,7 +117,7 @@ def objective(
     model.zero_grad()
     usable = [g for g in groups if any(a is not None for a in advantages(g, treated))]
     loss = clipped = kl = 0.0
-    ratios = []
+    ratios: list[float] = []
     for group in usable:
         values = advantages(group, treated)
         count = sum(value is not None for value in values)
@@ -127,13 +127,11 @@ def objective(
                 continue
             now = logprobs(model, rollout.trained, rollout.response, temperature)
             weight = 1.0 / (len(usable) * count * len(rollout.response))
-            term: Any = 0.0
-            for place, old in enumerate(rollout.behaviour):
-                ratio = torch.exp(now[place] - old)
-                bounded = torch.clamp(ratio, 1.0 - low, 1.0 + high)
-                term = term + torch.minimum(ratio * advantage, bounded * advantage)
-                clipped += weight * bool(bounded * advantage < ratio * advantage)
-                ratios.append(ratio.item())
+            ratio = torch.exp(now - torch.tensor(rollout.behaviour, dtype=now.dtype))
+            bounded = torch.clamp(ratio, 1.0 - low, 1.0 + high)
+            term = torch.minimum(ratio * advantage, bounded * advantage).sum()
+            clipped += weight * int((bounded * advantage < ratio * advantage).sum())
+            ratios += ratio.tolist()
             if beta > 0:
                 with torch.no_grad():
                     before = logprobs(reference, rollout.trained, rollout.response, temperature)
@@ -226,7 +224,7 @@ class Witness(TrainerCallback):
         model, shown = self._sampled[key]
         with torch.no_grad():
             found = logprobs(model, shown, response, self.trainer.args.temperature)
-        return [float(value) for value in found]
+        return [float(value) for value in found.tolist()]
 
     def _replayed(self, plan: Any) -> list[Group]:
         """Groups of the buffer, with the behaviour of the weights that sampled them."""

@@ -126,7 +126,7 @@ def test_a_bfloat16_policy_trains(rate: float, tmp_path: Path) -> None:
         learning_rate=rate,
         temperature=0.6,
         max_completion_length=100,
-        rollout_budget=128,
+        rollout_budget=64,
         per_device_train_batch_size=64,
         curriculum={"estimator.refresh_share": 1e6},
     )

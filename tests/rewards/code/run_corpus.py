@@ -25,6 +25,8 @@ from dare.sandbox import open_sandbox
 
 HERE = Path(__file__).parent / "corpus"
 LIMITS: dict[str, Any] = {"time_limit_s": 1.0, "memory_mb": 256}
+SHORT_S = 0.3  # for what is there to run into the time limit
+LONG_S = 3.0  # for what must not: fork bombs beside it leave it little of the machine
 ADOPT_ORPHANS = 36
 
 
@@ -115,6 +117,14 @@ def entries() -> list[tuple[str, bool, str, dict[str, Any]]]:
     return found
 
 
+def time_limit(entry: dict[str, Any]) -> float:
+    """Seconds of CPU time that a program may use."""
+    verdicts = entry.get("verdicts")
+    if verdicts is None or "time_limit" in verdicts[1:]:
+        return float(LIMITS["time_limit_s"])
+    return SHORT_S if verdicts[0] == "time_limit" else LONG_S
+
+
 def fault(name: str, honest: bool, entry: dict[str, Any], verdict: Verdict) -> str | None:
     """What is wrong with a verdict."""
     said = f"{name}: {verdict.verdict} ({verdict.message[:200]!r}, {verdict.stderr[-200:]!r})"
@@ -157,7 +167,7 @@ def run(name: str, only: str = "") -> dict[str, Any]:
         chosen = [row for row in entries() if only in row[0]]
         items = [
             {"program": outside.fill(entry["source"]), "tests": outside.fill(tests_of(entry, kind))}
-            | {"kind": kind}
+            | {"kind": kind, "time_limit_s": time_limit(entry)}
             for _, _, kind, entry in chosen
         ]
         sandbox = open_sandbox(name)
