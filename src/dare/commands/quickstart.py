@@ -19,8 +19,11 @@ def quickstart(
     Uses the policy and the problems that ship with the package. Prints a table and writes
     report.html with the curves.
     """
+    import os
     from pathlib import Path
 
+    # Read when NumPy is first imported, below: the matrices are tiny, threads wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     from transformers.utils import logging
 
     from dare.report.quickstart import write_report
