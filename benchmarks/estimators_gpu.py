@@ -9,7 +9,7 @@ temperature 0.6 and top-p 0.95, and at the chosen steps rolls out held-out promp
 The head of DOTS is fitted before that, to problems that take no part in the run.
 A model that solves almost nothing yet can be warmed up on reference solutions first (`--warm-up`);
 those problems are then left out of what follows. Every point that is finished is written to
-OUT/partial-points.json. The last line is the figures as JSON.
+OUT/study/seed-*/so-far.json. The last line is the figures as JSON.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ import argparse
 import gc
 import gzip
 import json
-import os
 import re
 import time
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -31,8 +29,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from dare.policy.embed import embed_prompts
-from dare.study import estimator_runs
-from dare.study.estimators import EstimatorStudy, Measurement
+from dare.study.estimator_runs import run_estimators
+from dare.study.estimators import Measurement
 from dare.study.fresh import fresh_rollouts
 from dare.teacher.fitting import FitSettings, fit_teacher
 from dare.teacher_file import PROBES, SavedHead, load_head, save_head
@@ -174,30 +172,6 @@ def fitted_head(
     return str(file), {name: value for name, value in about.items() if name != "history"}
 
 
-class SavedStudy(EstimatorStudy):
-    """Writes all points after each of them: a run that is killed keeps what it has measured."""
-
-    file: Path
-
-    def __init__(self, trainer: Any, wanted: Measurement, teacher: Any = None) -> None:
-        super().__init__(trainer, wanted, teacher)
-        trainer.add_callback(self)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """See TrainerCallback."""
-        say(f"study: step {state.global_step}, {self._trainer.generated_tokens} tokens")
-        before = len(self.points)
-        super().on_step_end(args, state, control, **rest)
-        if len(self.points) > before:
-            temporary = self.file.with_suffix(".tmp")
-            temporary.write_text(json.dumps({"seed": args.seed, "points": self.points}))
-            os.replace(temporary, self.file)
-            truth = np.array(self.points[-1]["truth"])
-            found = self.points[-1]["estimates"].items()
-            errors = ", ".join(f"{name} {np.abs(truth - of).mean():.3f}" for name, of in found)
-            say(f"study: mean failure rate {truth.mean():.3f}, mean error: {errors}")
-
-
 def main() -> None:
     """Weights, warm-up, teacher, study, figures."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -257,10 +231,7 @@ def main() -> None:
     wanted = Measurement(at=at, prompts=chosen.prompts, rollouts=chosen.rollouts)
     head, about = fitted_head(recipe, others, chosen.out) if others else (None, {})
     gc.collect()  # the policy that the teacher was measured with
-    SavedStudy.file = chosen.out / "partial-points.json"
-    with patch.object(estimator_runs, "watch", SavedStudy):
-        run = estimator_runs.run_estimators
-        figures = run(recipe, chosen.out / "study", wanted, chosen.seeds, head)
+    figures = run_estimators(recipe, chosen.out / "study", wanted, chosen.seeds, head)
     say("study: finished")
     figures["teacher"] = about
     figures["device"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"

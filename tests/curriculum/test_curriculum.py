@@ -269,7 +269,8 @@ def plain_successes(curriculum: Curriculum) -> set[int]:
     [("hint-or-think", THINK), ("hint-or-plain", PLAIN), ("think", THINK), ("plain", PLAIN)],
 )
 def test_hints_need_a_hard_prompt_and_a_plain_success(extra: str, without: int) -> None:
-    config = small("dare", **{"hard.extra": extra, "selection.eta": 0.9, "hard.above": 0.6})
+    draw = {"selection.eta": 0.9, "hard.above": 0.6}
+    config = small("dare", fresh_share=1.0, **{"hard.extra": extra}, **draw)
     curriculum = started(config)
     fail = np.where(np.arange(80) % 2, 0.9, 1.0)  # half of the prompts are never solved
     hinted = helped = 0
@@ -327,7 +328,8 @@ def test_without_what_a_hint_needs_there_is_none(missing: str) -> None:
         "answers": services(),
         "text": Services(decode=lambda tokens: " \n"),
     }[missing]
-    config = small("dare", **{"cold_start.references": 0, "hard.above": 0.4})
+    settings = {"cold_start.references": 0, "hard.above": 0.4, "fresh_share": 1.0}
+    config = small("dare", **settings)
     curriculum = Curriculum(table(4, answers=missing != "answers"), config, given)
     curriculum.observe(roll(curriculum.plan(), curriculum.prompts, np.full(4, 0.9)))
     assert plain_successes(curriculum)
@@ -365,7 +367,7 @@ def test_unscored_rollouts_are_like_lost_ones(preset: str) -> None:
 
 
 def test_a_step_without_any_reward_teaches_nothing() -> None:
-    curriculum = started(small("dare"))
+    curriculum = started(small("dare", fresh_share=1.0))
     before = curriculum.difficulty()
     visits = curriculum.visits_P.copy()
     plan = curriculum.plan()
@@ -404,7 +406,7 @@ def test_teacher_references_without_any_reward_do_not_break_the_step() -> None:
 @pytest.mark.parametrize("preset", ["dare", "previous-fr"])
 def test_helped_rollouts_never_feed_the_estimate(preset: str) -> None:
     wide = {"hard.above": 0.6, "buffer.rollouts_per_prompt": 999, "selection.eta": 0.5}
-    config = small(preset, tiers=True, **wide)
+    config = small(preset, tiers=True, fresh_share=1.0, **wide)
     full, bare = started(config), started(config)
     fail = np.full(80, 0.9)
     dropped = 0
@@ -668,7 +670,7 @@ def test_scores_of_the_training_pass_are_free_and_fresh_ones_are_skipped() -> No
 
 
 def test_metrics_and_table_say_what_happened() -> None:
-    curriculum = started(small("dare"))
+    curriculum = started(small("dare", fresh_share=1.0))
     fail = truth(curriculum.prompts)
     run(curriculum, 2)
     plan, told = curriculum.plan(), curriculum.difficulty()
@@ -703,7 +705,7 @@ def test_estimates_learn_the_truth() -> None:
     curriculum = started(small("dare"), 40)
     fail = truth(curriculum.prompts)
     before = np.abs(curriculum.difficulty() - fail).mean()
-    run(curriculum, 60, refresh=None)
+    run(curriculum, 120, refresh=None)
     assert curriculum.coverage == 1.0
     assert np.abs(curriculum.difficulty() - fail).mean() < min(0.08, before / 2)
 

@@ -218,7 +218,7 @@ def make(count: int = 200, **changes: object) -> Curriculum:
 def test_the_first_step_draws_unseen_prompts_of_medium_difficulty() -> None:
     worth = []
     for use in (True, False):
-        curriculum = make(600, **{"foresight.use": use})
+        curriculum = make(600, **{"foresight.use": use, "fresh_share": 1.0})
         rate = truth(curriculum.prompts)
         curriculum.observe(roll(curriculum.plan(), curriculum.prompts, rate))
         drawn = curriculum.plan().prompt_P

@@ -47,7 +47,7 @@ RECIPE: dict[str, Any] = {
         "eval_on_start": True,
         "save_steps": 1,
     },
-    "curriculum": {"cold_start.references": 0, "medium.group_size": 8},
+    "curriculum": {"cold_start.references": 0, "medium.group_size": 8, "fresh_share": 1.0},
 }
 TOKENS = 500
 PATIENCE = 180.0

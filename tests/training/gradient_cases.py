@@ -68,7 +68,10 @@ def _of_preset(name: str) -> dict[str, Any]:
     curriculum["cold_start.group_size"] = 8
     if settings.tiers and (settings.easy.use or settings.hard.use):
         curriculum["selection.eta"] = 0.7  # every tier is drawn within two steps
-    few = {"per_device_train_batch_size": 24, "save_strategy": "no", "eval_strategy": "no"}
+    few: dict[str, Any] = {"save_strategy": "no", "eval_strategy": "no"}
+    few["per_device_train_batch_size"] = 24
+    if name == "dare":  # half of it is fresh: as many drawn prompts as the others have
+        few |= {"rollout_budget": 96, "per_device_train_batch_size": 48}
     return {**_FAR, **few, "preset": name, "curriculum": curriculum}
 
 
@@ -93,6 +96,7 @@ def run(
             "cold_start.references": 0 if case == "grpo" else 15,
             "cold_start.group_size": 8,
             "selection.eta": 0.7,
+            "fresh_share": 1.0,
             **curriculum,
         }
     settings = {

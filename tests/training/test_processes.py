@@ -22,7 +22,7 @@ EVERY = (*CASES, *PRESETS)
 RECORDS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 TIMING = ("seconds", "time", "memory_mb")
 TOLERANCE = 1e-5
-REPLAYS = ("dots", "edco", "llm-judge")
+REPLAYS = ("dare", "dots", "edco", "llm-judge")
 
 
 class Runs(NamedTuple):
@@ -77,7 +77,9 @@ def test_one_process_has_the_loss_and_the_gradient_of_the_reference(case, runs) 
         assert line["loss"] == pytest.approx(step.loss, abs=TOLERANCE)
         assert line["objective_clipped"] == pytest.approx(step.clipped, abs=TOLERANCE)
         assert line["objective_kl"] == pytest.approx(step.kl, abs=TOLERANCE)
-        assert sum(len(group.rollouts) for group in step.groups) == 48
+        assert sum(len(group.rollouts) for group in step.groups) == (
+            96 if case == "preset dare" else 48
+        )
         # Far above the tolerance, or the comparison would say nothing.
         assert max(float(value.abs().max()) for value in step.gradient.values()) > 1e-2
 

@@ -69,13 +69,14 @@ def test_refresh_keeps_to_its_share_of_the_tokens(run) -> None:
 def test_selections_say_what_was_drawn_and_how_it_went(run) -> None:
     folder, trainer = run
     known = set(trainer.store.table.ids())
-    for line in tiny.lines(folder / "selections.jsonl"):
+    metrics = tiny.lines(folder / "metrics.jsonl")
+    for line, told in zip(tiny.lines(folder / "selections.jsonl"), metrics, strict=True):
         count = len(line["prompt"])
         assert set(line["prompt"]) <= known
         assert len(set(line["prompt"])) == count
         for name in ("tier", "difficulty", "group_size", "failure_rate"):
             assert len(line[name]) == count
-        assert sum(line["group_size"]) == 32
+        assert sum(line["group_size"]) + told["replayed_rollouts"] == 32
         for tier, difficulty in zip(line["tier"], line["difficulty"], strict=True):
             expected = "easy" if difficulty < 0.3 else "hard" if difficulty > 0.8 else "medium"
             assert tier == expected

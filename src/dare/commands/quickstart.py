@@ -11,7 +11,7 @@ def quickstart(
     folder: Annotated[
         str, typer.Option(help="Where the runs and the report go.")
     ] = "runs/quickstart",
-    steps: Annotated[int, typer.Option(help="Steps of the GRPO run.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the GRPO run.")] = 30,
     seed: Annotated[int, typer.Option(help="Seed of both runs.")] = 42,
 ) -> None:
     """Train GRPO and DARE from the same start with the same number of generated tokens.
@@ -30,8 +30,7 @@ def quickstart(
     from dare.study.quickstart import compare, run_quickstart
 
     logging.disable_progress_bar()
-    options = ["--max-steps", str(steps)] if steps else []
-    runs = run_quickstart(Path(folder), seed=seed, options=options)
+    runs = run_quickstart(Path(folder), seed=seed, options=["--max-steps", str(steps)])
     figures = compare(runs)
     show(figures)
     report = Path(folder) / "report.html"

@@ -161,7 +161,13 @@ def run_one(
     trainer.quiet()
     processes = trainer.accelerator.num_processes
     require(processes == 1, "processes", processes, "run the study in one process")
-    study = watch(trainer, wanted, trainer.policy_services().teacher(teacher))
+    study = watch(
+        trainer,
+        wanted,
+        trainer.policy_services().teacher(teacher),
+        # Hours may lie between two points: what a killed run has measured can still be read.
+        save=lambda points: _write(folder / "so-far.json", {"seed": seed, "points": points}),
+    )
     trainer.train()
     lines = (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return study.result([json.loads(line) for line in lines])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dare.training.trainer import DareTrainer
 
 ESTIMATORS = {**WATCHING, **ASKED}
+Save = Callable[[list[dict[str, Any]]], None]
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,13 @@ class EstimatorStudy(TrainerCallback):
     """Attach with `watch`; after training, `result()` has everything that was measured."""
 
     def __init__(
-        self, trainer: DareTrainer, wanted: Measurement, teacher: TeacherHead | None = None
+        self,
+        trainer: DareTrainer,
+        wanted: Measurement,
+        teacher: TeacherHead | None = None,
+        save: Save | None = None,
     ) -> None:
-        self._trainer, self._wanted, self._teacher = trainer, wanted, teacher
+        self._trainer, self._wanted, self._teacher, self._save = trainer, wanted, teacher, save
         self._watching: dict[str, Mapping[str, Any] | None] = dict.fromkeys(
             name for name in WATCHING if name in wanted.estimators
         )
@@ -98,6 +103,8 @@ class EstimatorStudy(TrainerCallback):
         """Estimates have been realigned with the updated policy: measure where wanted."""
         if state.global_step in self._wanted.at:
             self.points.append(self._measure())
+            if self._save is not None:
+                self._save(self.points)
 
     def _measure(self) -> dict[str, Any]:
         trainer, wanted = self._trainer, self._wanted
@@ -173,10 +180,16 @@ class EstimatorStudy(TrainerCallback):
 
 
 def watch(
-    trainer: DareTrainer, wanted: Measurement, teacher: TeacherHead | None = None
+    trainer: DareTrainer,
+    wanted: Measurement,
+    teacher: TeacherHead | None = None,
+    save: Save | None = None,
 ) -> EstimatorStudy:
-    """Let the estimators watch a trainer's run. It trains, selects and counts as without them."""
-    study = EstimatorStudy(trainer, wanted, teacher)
+    """Let the estimators watch a trainer's run. It trains, selects and counts as without them.
+
+    `save` is given all points so far whenever one has been measured.
+    """
+    study = EstimatorStudy(trainer, wanted, teacher, save)
     # Added last, so that it measures after the trainer's own end of a step.
     trainer.add_callback(study)
     return study
