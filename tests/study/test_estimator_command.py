@@ -64,6 +64,12 @@ def test_it_writes_figures_and_a_page(study: tuple[Path, Path]) -> None:
     assert not (out / "seed-42" / "run" / "eval.jsonl").exists()
 
 
+def test_points_are_saved_as_they_come(study: tuple[Path, Path]) -> None:
+    points = json.loads((study[1] / "seed-42" / "points.json").read_text("utf-8"))["points"]
+    saved = json.loads((study[1] / "seed-42" / "so-far.json").read_text("utf-8"))
+    assert saved == {"seed": 42, "points": points}
+
+
 def test_finished_seeds_are_not_repeated_and_cut_off_ones_are(study: tuple[Path, Path]) -> None:
     recipe, out = study
     done = out / "seed-42" / "points.json"

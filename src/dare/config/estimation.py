@@ -123,7 +123,7 @@ class ForesightConfig:
 
     use: bool = True
     """Read the solutions where the data has them and the estimator is `snis` with `shrink`."""
-    share: float = 3.0
+    share: float = 0.75
     """Tokens of solutions read again for each token of the refresh budget, on top of it."""
     memory: int = 1024
     """Groups that the map from likelihood to difficulty is learnt from, the latest ones."""

@@ -15,15 +15,17 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    """Prompts padded on the left, responses on the right: every response starts in one column.
+    """Each prompt with its response right behind it, padded on the right.
 
-    `response_mask` [B, T] marks real response tokens; `rows` says which sequences these are.
+    In a causal model nothing attends to what comes later, so the padding needs no mask: attention
+    can take its fast causal path, and a batch is as wide as its longest sequence, not as the
+    longest prompt and the longest response together. `targets` [B, T] are the columns from the
+    first response on, `response_mask` marks the real response tokens among them; `rows` says which
+    sequences these are.
     """
 
     rows: IntArray
     input_ids: Tensor
-    attention_mask: Tensor
-    position_ids: Tensor
     targets: Tensor
     response_mask: Tensor
 
@@ -41,7 +43,8 @@ def bucket(lengths: IntArray, max_tokens: int, max_rows: int | None = None) -> l
     """Rows grouped so that similar lengths share a batch of at most `max_tokens` padded tokens.
 
     Longest first, so that running out of memory shows on the first batch. A sequence longer than
-    the limit gets a batch of its own.
+    the limit gets a batch of its own. A batch also ends where sequences get a fifth shorter than
+    its longest, once it is an eighth full: from there on padding costs more than a pass of its own.
     """
     order = np.argsort(-lengths, kind="stable")
     batches: list[IntArray] = []
@@ -49,6 +52,8 @@ def bucket(lengths: IntArray, max_tokens: int, max_rows: int | None = None) -> l
     while start < len(order):
         longest = max(1, int(lengths[order[start]]))
         size = max(1, max_tokens // longest)
+        alike = np.searchsorted(-lengths[order[start : start + size]], -0.8 * longest, "right")
+        size = min(size, max(int(alike), -(-max_tokens // (8 * longest))))
         if max_rows is not None:
             size = min(size, max_rows)
         batches.append(order[start : start + size])
@@ -63,21 +68,19 @@ def pad(
     pad_id: int,
 ) -> PaddedBatch:
     """One padded batch of these rows of `prompts` and `responses`."""
-    left = max(len(prompts[row]) for row in rows.tolist())
-    right = max(1, max(len(responses[row]) for row in rows.tolist()))
-    ids = np.full((len(rows), left + right), pad_id, dtype=np.int64)
-    mask = np.zeros((len(rows), left + right), dtype=np.int64)
-    for place, row in enumerate(rows.tolist()):
-        prompt, response = prompts[row], responses[row]
-        ids[place, left - len(prompt) : left] = prompt
-        ids[place, left : left + len(response)] = response
-        mask[place, left - len(prompt) : left + len(response)] = 1
-    positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+    starts = [len(prompts[row]) for row in rows.tolist()]
+    ends = [start + len(responses[row]) for start, row in zip(starts, rows.tolist(), strict=True)]
+    first = min(starts)
+    width = max(first + 1, *ends)
+    ids = np.full((len(rows), width), pad_id, dtype=np.int64)
+    for place, (row, start, end) in enumerate(zip(rows.tolist(), starts, ends, strict=True)):
+        ids[place, :start] = prompts[row]
+        ids[place, start:end] = responses[row]
+    column = np.arange(first, width)
+    real = (column >= np.array(starts)[:, None]) & (column < np.array(ends)[:, None])
     return PaddedBatch(
         rows=rows,
         input_ids=torch.from_numpy(ids),
-        attention_mask=torch.from_numpy(mask),
-        position_ids=torch.from_numpy(positions),
-        targets=torch.from_numpy(ids[:, left:]),
-        response_mask=torch.from_numpy(mask[:, left:].astype(bool)),
+        targets=torch.from_numpy(ids[:, first:]),
+        response_mask=torch.from_numpy(real),
     )

@@ -71,11 +71,9 @@ def at_head(model: nn.Module, batch: PaddedBatch, function: HeadFunction) -> Ten
 
 
 def _forward(model: nn.Module, batch: PaddedBatch) -> Tensor:
-    """The model's logits for the columns of responses, and the one before them."""
+    """The model's logits for the columns with responses, and the one before them."""
     logits: Tensor = model(
         input_ids=batch.input_ids,
-        attention_mask=batch.attention_mask,
-        position_ids=batch.position_ids,
         use_cache=False,
         logits_to_keep=batch.targets.shape[1] + 1,
     ).logits

@@ -41,6 +41,7 @@ class PromptStore:
         )
         self.records = [records[row] for row in self.table.dataset_row_P.tolist()]
         self._tokens: dict[int, IntArray] = {}
+        self._solutions: dict[int, np.ndarray[Any, Any]] = {}
 
     @staticmethod
     def _check_answers(records: list[dict[str, Any]]) -> None:
@@ -86,6 +87,11 @@ class PromptStore:
 
     def solution(self, row: int) -> IntArray:
         """Token ids of the reference solution and the end of a response; empty without one."""
+        if row not in self._solutions:  # read again and again during a run; halved in memory
+            self._solutions[row] = self._encode_solution(row).astype(np.int32)
+        return self._solutions[row].astype(np.int64)
+
+    def _encode_solution(self, row: int) -> IntArray:
         text = self.records[row].get("solution")
         if not isinstance(text, str) or not text.strip():
             return np.empty(0, np.int64)
