@@ -88,7 +88,8 @@ def play(job: Job, seed: int, options: dict[str, Any]) -> dict[str, float]:
     """One run; shares are means over it, the rest its end."""
     _, preset, changes, world = job
     prompts = options["prompts"]
-    config = CurriculumConfig.preset(preset, seed=seed, **changes)
+    # Without replay, unless a line is about it: what is compared is the choice of prompts.
+    config = CurriculumConfig.preset(preset, seed=seed, **{"fresh_share": 1.0, **changes})
     started = time.perf_counter()
     learner = SimulatedLearner(prompts, seed=seed, **world)
     steps = options["steps"] or 10**9

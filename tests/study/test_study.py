@@ -245,6 +245,13 @@ def test_a_folder_with_another_study_is_refused(recipe: str, tmp_path: Path) -> 
         study(tokens=400).jobs()
     with pytest.raises(InvalidInput, match=r"recipe\.training\.learning_rate = 0\.0001, now .1e-5"):
         study(options=["--learning-rate", "1e-5"]).jobs()
+    file = job.folder / "job.json"
+    written = file.read_text("utf-8")
+    assert '"fresh_share": 1.0' in written  # as if an earlier version had had another default
+    file.write_text(written.replace('"kappa": 16.0', '"kappa": 9.0'), "utf-8")
+    with pytest.raises(InvalidInput, match=r"settings\.selection\.kappa = 9\.0, now 16\.0"):
+        study().jobs()
+    file.write_text(written, "utf-8")
     with sole_study(tmp_path / "study"), pytest.raises(InvalidInput, match="another study runs"):
         study().run()
     (tmp_path / "study" / "dare" / "seed-0").mkdir(parents=True)

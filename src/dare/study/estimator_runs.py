@@ -20,7 +20,7 @@ from dare.study.estimator_table import summarise
 from dare.study.estimators import Measurement, watch
 from dare.teacher_file import load_head
 from dare.training.progress import RichProgress
-from dare.training.recipe import build
+from dare.training.recipe import build, curriculum_of
 
 _FIRST_SEED = 42
 
@@ -43,6 +43,7 @@ def run_estimators(
     first = int((recipe.get("training") or {}).get("seed", _FIRST_SEED))
     settings = {
         "recipe": dict(recipe),
+        "curriculum": curriculum_of(recipe),
         "measurement": dataclasses.asdict(wanted),
         "teacher": None if teacher is None else [teacher, load_head(teacher).head.digest()],
     }

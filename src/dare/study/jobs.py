@@ -16,6 +16,7 @@ from dare.study.arms import Arm
 from dare.study.marks import DONE, JOB
 from dare.study.single import budgeted
 from dare.training import checkpoint
+from dare.training.recipe import curriculum_of
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Job:
     seed: int
     tokens: int
     recipe: dict[str, Any]
+    settings: dict[str, Any]
+    """The curriculum's, resolved: a default that changes with a version makes another run, too."""
     truth: bool
     folder: Path
 
@@ -127,8 +130,9 @@ def jobs_of(
         for arm in arms:
             settings = budgeted(arm.recipe(recipe, seed), tokens)
             settings["training"].pop("output_dir", None)
+            resolved = curriculum_of(settings)
             folder = out / arm.name / f"seed-{seed}"
-            jobs.append(Job(arm.name, arm.preset, seed, tokens, settings, truth, folder))
+            jobs.append(Job(arm.name, arm.preset, seed, tokens, settings, resolved, truth, folder))
     require(jobs, "--seeds", list(seeds), "a study needs at least one seed")
     if out.exists() and not out.is_dir():
         raise InvalidInput("--out", str(out), "is a file; name a folder")

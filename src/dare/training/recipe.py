@@ -95,6 +95,12 @@ def config_of(recipe: Mapping[str, Any]) -> DareConfig:
     return DareConfig(**given)
 
 
+def curriculum_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of the curriculum that a recipe stands for, defaults included."""
+    training = {**(recipe.get("training") or {}), "output_dir": "unused"}
+    return config_of({**recipe, "training": training}).curriculum_config().to_dict()
+
+
 def build(recipe: Mapping[str, Any], **kwargs: Any) -> DareTrainer:
     """The trainer of a recipe."""
     args = config_of(recipe)
