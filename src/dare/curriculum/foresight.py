@@ -29,7 +29,7 @@ _CYCLE = 8  # steps in which all solutions are read again at the fastest; a poli
 
 
 def features(statistics_QS: Array, age_Q: Array, prior_Q: Array) -> Array:
-    """log(1 - x) of sum, mean and the lowest; log length; log age; the cold start's logit.
+    """log(1 - x) of sum, mean and the lowest; log length; the cold start's logit; log age.
 
     The age is how many steps ago the solution was read: what the policy has learnt since then is
     part of what the regression can tell.
@@ -41,8 +41,8 @@ def features(statistics_QS: Array, age_Q: Array, prior_Q: Array) -> Array:
         [
             np.log1p(-np.minimum(logprobs, 0.0)),
             np.log(length),
-            np.log1p(age_Q),
             np.log(odds / (1.0 - odds)),
+            np.log1p(age_Q),
         ]
     )
 
@@ -61,22 +61,27 @@ def solution_statistics(logprobs: Array, sizes_Q: Array) -> Array:
     return np.column_stack([sizes_Q, total, ascending[starts[:, None] + place]])
 
 
-def quadratic(values_QF: Array) -> Array:
-    """1, every feature, and every product of two."""
-    first, second = np.triu_indices(values_QF.shape[1])
+def design(values_QF: Array) -> Array:
+    """1, every feature, and every product of two; of the age, the last, no products.
+
+    Old readings are of prompts that are hardly ever drawn, so there is little to learn products
+    with the age from, and they would be relied on just there.
+    """
+    read = values_QF[:, :-1]
+    first, second = np.triu_indices(read.shape[1])
     ones = np.ones((len(values_QF), 1))
-    return np.hstack([ones, values_QF, values_QF[:, first] * values_QF[:, second]])
+    return np.hstack([ones, values_QF, read[:, first] * read[:, second]])
 
 
-def fit_logistic(design: Array, failures: Array, trials: Array, ridge: float = _RIDGE) -> Array:
+def fit_logistic(inputs: Array, failures: Array, trials: Array, ridge: float = _RIDGE) -> Array:
     """Coefficients of the most likely binomial logistic model with a Gaussian prior (Newton)."""
-    penalty = np.full(design.shape[1], ridge)
+    penalty = np.full(inputs.shape[1], ridge)
     penalty[0] = 1e-3  # the overall rate is not held back
-    weight = np.zeros(design.shape[1])
+    weight = np.zeros(inputs.shape[1])
     for _ in range(_ROUNDS):
-        rate = 1.0 / (1.0 + np.exp(-np.clip(design @ weight, -30.0, 30.0)))
-        slope = design.T @ (failures - trials * rate) - penalty * weight
-        curve = (design * (trials * rate * (1.0 - rate))[:, None]).T @ design + np.diag(penalty)
+        rate = 1.0 / (1.0 + np.exp(-np.clip(inputs @ weight, -30.0, 30.0)))
+        slope = inputs.T @ (failures - trials * rate) - penalty * weight
+        curve = (inputs * (trials * rate * (1.0 - rate))[:, None]).T @ inputs + np.diag(penalty)
         step = np.linalg.solve(curve, slope)
         # A full Newton step may overshoot from a far start; a bounded one still arrives.
         weight = weight + step * min(1.0, 4.0 / max(float(np.abs(step).max()), 1e-12))
@@ -200,13 +205,13 @@ class Foresight:
             held = self.arrays["memory_features"]
             centre, scale = held.mean(axis=0), held.std(axis=0)
             scale = np.where(scale > 1e-9, scale, np.inf)  # a constant says nothing
-            design = quadratic((held - centre) / scale)
+            inputs = design((held - centre) / scale)
             failures, trials = self.arrays["memory_failures"], self.arrays["memory_trials"]
-            self._model = (centre, scale, fit_logistic(design, failures, trials))
+            self._model = (centre, scale, fit_logistic(inputs, failures, trials))
         centre, scale, weight = self._model
         # Far outside of what was seen a quadratic runs away: stay at the edge of three sigma.
         values = np.clip((self._features(rows, step) - centre) / scale, -3.0, 3.0)
-        return 1.0 / (1.0 + np.exp(-np.clip(quadratic(values) @ weight, -30.0, 30.0)))
+        return 1.0 / (1.0 + np.exp(-np.clip(design(values) @ weight, -30.0, 30.0)))
 
     def set_cold(self, cold_P: Array) -> None:
         """The cold start's interpolation, one of the features."""
