@@ -28,7 +28,7 @@ PRESETS = {
 }
 
 
-def test_all_presets_of_the_method_exist_and_hold_only_what_differs() -> None:
+def test_all_presets_of_the_method_exist_and_change_only_known_settings() -> None:
     assert set(preset_names()) == PRESETS
     default = CurriculumConfig().to_dict()
     for name in PRESETS:
@@ -62,6 +62,9 @@ def pick(values: dict[str, Any], path: str) -> Any:
         ("dare", {"estimator.clip": 4.0, "estimator.refresh_share": 0.25, "max_tokens": 3072}),
         ("dare", {"selection.explore_floor": 0.1, "cold_start.temperature": "auto"}),
         ("dare", {"cold_start.references": 256, "estimator.fallback": "shrink"}),
+        ("dare", {"fresh_share": 0.5, "foresight.share": 0.75}),
+        *((name, {"fresh_share": 1.0}) for name in ("grpo", "paper", "mopps", "current-fr")),
+        *((name, {"fresh_share": 1.0}) for name in sorted(PRESETS) if name.startswith("grpo+")),
         ("paper", {"selection.kappa": 100, "selection.eta": 0.0, "buffer.groups": 4096}),
         ("paper", {"estimator.fallback": "threshold", "estimator.ess_threshold": 3.0}),
         ("paper", {"cold_start.temperature": "paper", "hard.extra": "hint-or-plain"}),

@@ -43,14 +43,18 @@ def test_a_response_follows_its_prompt_at_once(response: int) -> None:
     assert batch.targets[batch.response_mask].tolist() == [8] * response + [7] * 3
 
 
-def test_neighbours_and_padding_change_no_score() -> None:
+@pytest.mark.parametrize("plain", [True, False])
+def test_neighbours_and_padding_change_no_score(
+    plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dare.policy.score.has_plain_head", lambda model: plain)
     model = tiny.policy()
     rng = np.random.default_rng(1)
-    prompts = [rng.integers(4, 20, size) for size in (3, 30, 11, 2)]
-    responses = [rng.integers(4, 20, size) for size in (25, 2, 9, 1)]
-    together = batch_logprobs(model, pad(prompts, responses, np.arange(4), pad_id=0), 0.7)
+    prompts = [rng.integers(4, 20, size) for size in (3, 30, 11, 2, 6)]
+    responses = [rng.integers(4, 20, size) for size in (25, 2, 9, 1, 0)]
+    together = batch_logprobs(model, pad(prompts, responses, np.arange(5), pad_id=0), 0.7)
     alone = []
-    for row in range(4):  # by hand: one sequence, no padding, the definition
+    for row in range(5):  # by hand: one sequence, no padding, the definition
         ids = torch.tensor(np.concatenate([prompts[row], responses[row]]))[None]
         found = torch.log_softmax(model(input_ids=ids).logits[0] / 0.7, -1)
         place = torch.arange(len(prompts[row]) - 1, ids.shape[1] - 1)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dare import InvalidInput
 from dare.commands.study_estimators import estimators, parse_steps, parse_variant
-from dare.study.estimators import ESTIMATORS
+from dare.study.estimators import ESTIMATORS, EstimatorStudy
 
 app = typer.Typer()
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(estimators)
@@ -64,10 +64,23 @@ def test_it_writes_figures_and_a_page(study: tuple[Path, Path]) -> None:
     assert not (out / "seed-42" / "run" / "eval.jsonl").exists()
 
 
-def test_points_are_saved_as_they_come(study: tuple[Path, Path]) -> None:
+def test_points_are_saved_as_they_come(
+    study: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     points = json.loads((study[1] / "seed-42" / "points.json").read_text("utf-8"))["points"]
     saved = json.loads((study[1] / "seed-42" / "so-far.json").read_text("utf-8"))
     assert saved == {"seed": 42, "points": points}
+
+    def die(self: EstimatorStudy, metrics: object) -> None:
+        raise ZeroDivisionError("killed")
+
+    monkeypatch.setattr(EstimatorStudy, "result", die)  # before anything is written at the end
+    words = ["--estimators", "dare", *SMALL, "--out", str(tmp_path / "out")]
+    with pytest.raises(ZeroDivisionError, match="killed"):
+        call(str(study[0]), *words)
+    saved = json.loads((tmp_path / "out" / "seed-42" / "so-far.json").read_text("utf-8"))
+    assert [point["step"] for point in saved["points"]] == [1, 2]
+    assert not (tmp_path / "out" / "seed-42" / "points.json").exists()
 
 
 def test_finished_seeds_are_not_repeated_and_cut_off_ones_are(study: tuple[Path, Path]) -> None:

@@ -247,7 +247,8 @@ def test_a_folder_with_another_study_is_refused(recipe: str, tmp_path: Path) -> 
         study(options=["--learning-rate", "1e-5"]).jobs()
     file = job.folder / "job.json"
     written = file.read_text("utf-8")
-    assert '"fresh_share": 1.0' in written  # as if an earlier version had had another default
+    assert '"kappa": 16.0' in written
+    # As if an earlier version had had another default.
     file.write_text(written.replace('"kappa": 16.0', '"kappa": 9.0'), "utf-8")
     with pytest.raises(InvalidInput, match=r"settings\.selection\.kappa = 9\.0, now 16\.0"):
         study().jobs()

@@ -159,7 +159,8 @@ class Foresight:
     def refresh(self, chance_P: Array, step: int, token_budget: int) -> int:
         """Read again what is most stale and most likely to be drawn; returns the tokens.
 
-        Nothing changes the difficulty of a prompt as much as being trained on: those come first.
+        Nothing changes the difficulty of a prompt as much as being trained on: those whose groups
+        came out since they were last read come first.
         However large the budget, at most an eighth of all that there is to read.
         """
         rows = np.flatnonzero(self.known_P & (self.arrays["prompt_step"] < step))

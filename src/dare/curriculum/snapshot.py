@@ -13,7 +13,7 @@ from dare.errors import InvalidInput, require
 if TYPE_CHECKING:
     from dare.curriculum.curriculum import Curriculum
 
-FORMAT = 2
+FORMAT = 3
 _BY_PROMPT = ("prompts/", "estimator/", "foresight/prompt_")
 
 

@@ -39,8 +39,8 @@ class Scores:
 def response_logits(model: nn.Module, batch: PaddedBatch) -> tuple[Tensor, Tensor]:
     """Logits that predict each real response token, and those tokens: [N, V] and [N].
 
-    Prompts and padding cost no logits: only the columns of responses are asked for, and of these
-    only the real tokens are kept.
+    For heads that are no plain layer. Logits are asked for from where the shortest prompt of the
+    batch ends, and of these only the ones of real response tokens are kept.
     """
     logits = _forward(model, batch)[:, -batch.targets.shape[1] - 1 : -1]
     return logits[batch.response_mask], batch.targets[batch.response_mask]

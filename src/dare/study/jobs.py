@@ -63,6 +63,8 @@ class Job:
             require(not strange, "folder", str(self.folder), fix)
             return
         before, now = json.loads(path.read_text(encoding="utf-8")), self.definition()
+        fix = "was written by an earlier version; choose another --out"
+        require("settings" in before, "folder", str(self.folder), fix)
         changed = _differences(before, now)
         fix = f"holds this run with {', '.join(changed[:3])}; choose another --out"
         require(not changed, "folder", str(self.folder), fix)

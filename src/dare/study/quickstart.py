@@ -83,6 +83,7 @@ def rows(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("steps", "steps", "{}"),
         ("tokens generated", "generated_tokens", "{:,}"),
         (f"steps to accuracy {figures['target']:.3f}", "steps_to_target", "{}"),
+        (f"tokens to accuracy {figures['target']:.3f}", "tokens_to_target", "{:,}"),
         ("error of the difficulty estimate", "estimation_mae", "{:.3f}"),
         ("error of 8 fresh rollouts", "fresh_mae", "{:.3f}"),
     ]

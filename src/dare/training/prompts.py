@@ -108,9 +108,12 @@ class PromptStore:
         return self.encode(self.template.messages(prompt))
 
     def check_lengths(self, context: int, max_tokens: int) -> None:
-        """Every plain prompt must leave room for a full response."""
+        """Every plain prompt must have tokens and leave room for a full response."""
         for row in range(len(self)):
             size = len(self.tokens(row))
+            if not size:
+                fix = "has no tokens, so there is nothing to respond to; drop the row"
+                raise InvalidInput(f"prompt {self.table.ids([row])[0]}", "", fix)
             if size + max_tokens > context:
                 name = self.table.ids([row])[0]
                 fix = (
