@@ -9,7 +9,7 @@ from typing import Any
 
 from dare.errors import require
 from dare.study.budget import StopAtTokens
-from dare.training.recipe import build, config_of
+from dare.training.recipe import build, resolved
 from dare.training.trainer import DareTrainer
 
 _SCHEDULES = ("constant", "constant_with_warmup")
@@ -24,7 +24,7 @@ def budgeted(recipe: Mapping[str, Any], tokens: int) -> dict[str, Any]:
     """
     require(tokens >= 1, "tokens", tokens, "each run needs a budget of generated tokens")
     training = dict(recipe.get("training") or {})
-    config = config_of({**recipe, "training": {**training, "output_dir": "unused"}})
+    config = resolved(recipe)
     schedule = str(getattr(config.lr_scheduler_type, "value", config.lr_scheduler_type))
     fix = f"runs of equal tokens have unequal steps; use {' or '.join(_SCHEDULES)}"
     require(schedule in _SCHEDULES, "lr_scheduler_type", schedule, fix)

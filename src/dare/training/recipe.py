@@ -95,10 +95,15 @@ def config_of(recipe: Mapping[str, Any]) -> DareConfig:
     return DareConfig(**given)
 
 
-def curriculum_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of the curriculum that a recipe stands for, defaults included."""
+def resolved(recipe: Mapping[str, Any]) -> DareConfig:
+    """All settings that a recipe stands for, to be looked at: it needs no folder yet."""
     training = {**(recipe.get("training") or {}), "output_dir": "unused"}
-    return config_of({**recipe, "training": training}).curriculum_config().to_dict()
+    return config_of({**recipe, "training": training})
+
+
+def curriculum_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the curriculum, as plain values."""
+    return resolved(recipe).curriculum_config().to_dict()
 
 
 def build(recipe: Mapping[str, Any], **kwargs: Any) -> DareTrainer:
