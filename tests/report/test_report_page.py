@@ -161,6 +161,7 @@ def test_rollouts_are_filtered_and_searched(page, run: Path) -> None:
     assert matches() == f"{len(found)} of {len(lines)} match"
     sample = block.locator(".sample").first
     sample.locator("summary").click()
+    sample.locator("pre").first.wait_for()  # a browser tells of an opened element a moment later
     shown = sample.locator("pre").all_inner_texts()
     assert any(wanted.lower() in text.lower() for text in shown)
     assert sample.locator("h4").all_inner_texts()[1] == "Hint"

@@ -167,6 +167,7 @@ def test_a_page_that_follows_keeps_the_readers_place(served, run: Path, live: Pa
     block = page.locator("[data-block=samples]")
     block.locator("[data-filter=tier]").select_option("hard")
     block.locator("input[type=search]").fill("sum")
+    page.wait_for_timeout(300)  # the list is made anew a moment after the last key
     block.locator(".sample").nth(1).locator("summary").click()
     opened = block.locator("details[open] pre").first.inner_text()
     block.locator(".sample").nth(1).scroll_into_view_if_needed()
