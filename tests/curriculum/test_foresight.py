@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 from scipy.stats import beta
 from worlds import roll, run, same, scorer, services, small, table, truth
 
@@ -15,13 +14,7 @@ from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators import Measured
 from dare.curriculum.estimators.base import Outcome
 from dare.curriculum.estimators.snis import SnisEstimator
-from dare.curriculum.foresight import (
-    STATISTICS,
-    Foresight,
-    design,
-    fit_logistic,
-    solution_statistics,
-)
+from dare.curriculum.foresight import STATISTICS, Foresight, solution_statistics
 from dare.curriculum.refresh import ScoreRequest
 from dare.curriculum.selection import explore_share
 
@@ -58,35 +51,6 @@ def test_statistics_of_ragged_solutions_against_a_loop() -> None:
         low = [part[min(place, size - 1)] for place in range(3)]
         assert np.allclose(row, [size, sum(part), *low])
         start += size
-
-
-def test_the_age_has_no_products() -> None:
-    values = np.array([[2.0, 3.0, 5.0]])
-    assert design(values).tolist() == [[1.0, 2.0, 3.0, 5.0, 4.0, 6.0, 9.0]]
-
-
-def test_the_logistic_fit_is_the_optimum_another_solver_finds() -> None:
-    rng = np.random.default_rng(0)
-    inputs = design(rng.normal(size=(200, 3)))
-    trials = rng.integers(2, 9, 200).astype(float)
-    rate = 1 / (1 + np.exp(-(inputs @ rng.normal(size=inputs.shape[1]))))
-    failures = rng.binomial(trials.astype(int), rate).astype(float)
-    penalty = np.r_[1e-3, np.ones(inputs.shape[1] - 1)]
-
-    def loss(weight: np.ndarray) -> float:
-        logit = inputs @ weight
-        likelihood = failures * logit - trials * np.logaddexp(0, logit)
-        return float(-likelihood.sum() + 0.5 * (penalty * weight**2).sum())
-
-    other = minimize(loss, np.zeros(inputs.shape[1]), method="BFGS", options={"gtol": 1e-6})
-    assert np.allclose(fit_logistic(inputs, failures, trials), other.x, atol=1e-4)
-
-
-def test_separable_groups_do_not_break_the_fit() -> None:
-    value = np.linspace(-1, 1, 40)[:, None]
-    failures = np.where(value[:, 0] > 0, 8.0, 0.0)
-    weight = fit_logistic(design(np.hstack([value, value])), failures, np.full(40, 8.0))
-    assert np.isfinite(weight).all()
 
 
 @pytest.mark.parametrize("strength", [2.0, 8.0])

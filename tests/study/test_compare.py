@@ -48,6 +48,8 @@ def test_figures_are_those_worked_out_by_hand(figures):
     assert [one["target"] for one in fast["runs"]] == pytest.approx([0.6, 0.7])
     assert (grpo["steps_to_target"], fast["steps_to_target"]) == ([20, 20, 20], [10, 10, 10])
     assert fast["tokens_to_target"] == [200, 200, 200]
+    assert fast["trained_to_target"] == [70, 70, 70]  # ten steps of seven
+    assert fast["seconds_to_target"] == [15.0, 15.0, 15.0]
     assert fast["step_speed_up"] == fast["token_speed_up"] == [2.0, 2.0, 2.0]
     assert grpo["step_speed_up"] == [1.0, 1.0, 1.0]
     assert fast["accuracy"] == pytest.approx([0.85, 0.8, 0.9])
@@ -67,6 +69,7 @@ def test_a_fixed_target_and_another_base(study):
     other = compare_runs(runs, base="fast", target=0.65)["methods"]
     assert other["grpo"]["reached"] == 1  # 0.6 and 0.7 at the end
     assert other["grpo"]["steps_to_target"][0] is None
+    assert [one["seconds_to_target"] for one in other["grpo"]["runs"]] == [None, 30.0]
     assert other["grpo"]["step_speed_up"][0] == pytest.approx((0 + 10 / 20) / 2)
     with pytest.raises(InvalidInput, match="did you mean 'fast'"):
         compare_runs(runs, base="fats")

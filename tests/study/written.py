@@ -47,6 +47,7 @@ def write_run(
             "step": step,
             "generated_tokens_total": (step + 1) * tokens // every,
             "seconds": {"generate": 1.0, "train": 0.5},
+            "tokens": {"generated": tokens // every, "trained": 7},
             "memory_mb": 100.0 + step,
             "varied_groups": 0.5,
         }

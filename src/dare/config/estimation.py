@@ -125,7 +125,7 @@ class ForesightConfig:
     """Read the solutions where the data has them and the estimator is `snis` with `shrink`."""
     share: float = 0.75
     """Tokens of solutions read again for each token of the refresh budget, on top of it."""
-    memory: int = 1024
+    memory: int = 4096
     """Groups that the map from likelihood to difficulty is learnt from, the latest ones."""
     most_strength: float = 32.0
     """Rollouts that a prediction may count for at most, however right it was so far."""

@@ -16,35 +16,16 @@ import numpy as np
 from dare.config import ForesightConfig
 from dare.curriculum.arrays import Array
 from dare.curriculum.estimators.base import Measure, Outcome
+from dare.curriculum.likelihood_map import LikelihoodMap, features, fit_map
+from dare.curriculum.worth import add_errors, strength
 from dare.errors import require
 
 LOWEST = 3
 STATISTICS = 2 + LOWEST
 """Of a solution's token log-probs: how many there are, their sum, and the three lowest."""
-_RIDGE = 1.0
 _FEWEST = 16  # groups below which a regression would only repeat their noise
-_ROUNDS = 25
-_MEMORY = 0.995  # discount per group of the sums behind `strength`
+_CROWD = 4096  # prompts that stand for all when the map is fitted
 _CYCLE = 8  # steps in which all solutions are read again at the fastest; a policy moves slowly
-
-
-def features(statistics_QS: Array, age_Q: Array, prior_Q: Array) -> Array:
-    """log(1 - x) of sum, mean and the lowest; log length; the cold start's logit; log age.
-
-    The age is how many steps ago the solution was read: what the policy has learnt since then is
-    part of what the regression can tell.
-    """
-    length, total = statistics_QS[:, 0], statistics_QS[:, 1]
-    logprobs = np.column_stack([total, total / length, statistics_QS[:, 2:]])
-    odds = np.clip(prior_Q, 0.01, 0.99)
-    return np.column_stack(
-        [
-            np.log1p(-np.minimum(logprobs, 0.0)),
-            np.log(length),
-            np.log(odds / (1.0 - odds)),
-            np.log1p(age_Q),
-        ]
-    )
 
 
 def solution_statistics(logprobs: Array, sizes_Q: Array) -> Array:
@@ -59,35 +40,6 @@ def solution_statistics(logprobs: Array, sizes_Q: Array) -> Array:
     place = np.minimum(np.arange(LOWEST), sizes_Q[:, None] - 1)  # short ones repeat their last
     total = np.bincount(owner, weights=logprobs, minlength=len(sizes_Q))
     return np.column_stack([sizes_Q, total, ascending[starts[:, None] + place]])
-
-
-def design(values_QF: Array) -> Array:
-    """1, every feature, and every product of two; of the age, the last, no products.
-
-    Old readings are of prompts that are hardly ever drawn, so there is little to learn products
-    with the age from, and they would be relied on just there.
-    """
-    read = values_QF[:, :-1]
-    first, second = np.triu_indices(read.shape[1])
-    ones = np.ones((len(values_QF), 1))
-    return np.hstack([ones, values_QF, read[:, first] * read[:, second]])
-
-
-def fit_logistic(inputs: Array, failures: Array, trials: Array, ridge: float = _RIDGE) -> Array:
-    """Coefficients of the most likely binomial logistic model with a Gaussian prior (Newton)."""
-    penalty = np.full(inputs.shape[1], ridge)
-    penalty[0] = 1e-3  # the overall rate is not held back
-    weight = np.zeros(inputs.shape[1])
-    for _ in range(_ROUNDS):
-        rate = 1.0 / (1.0 + np.exp(-np.clip(inputs @ weight, -30.0, 30.0)))
-        slope = inputs.T @ (failures - trials * rate) - penalty * weight
-        curve = (inputs * (trials * rate * (1.0 - rate))[:, None]).T @ inputs + np.diag(penalty)
-        step = np.linalg.solve(curve, slope)
-        # A full Newton step may overshoot from a far start; a bounded one still arrives.
-        weight = weight + step * min(1.0, 4.0 / max(float(np.abs(step).max()), 1e-12))
-        if float(np.abs(step).max()) < 1e-8:
-            break
-    return weight
 
 
 class Foresight:
@@ -107,9 +59,11 @@ class Foresight:
             "memory_features": np.empty((0, STATISTICS + 3)),
             "memory_failures": np.empty(0),
             "memory_trials": np.empty(0),
+            "map_centre": np.empty(0),
+            "map_scale": np.empty(0),
+            "map_weight": np.empty(0),
         }
-        self.scalars: dict[str, float] = {"spread": 0.0, "pairs": 0.0}
-        self._model: tuple[Array, Array, Array] | None = None
+        self.scalars: dict[str, float] = {"excess": 0.0, "claimed": 0.0}
 
     @property
     def known_P(self) -> Array:
@@ -124,19 +78,12 @@ class Foresight:
     @property
     def ready(self) -> bool:
         """Whether enough groups have come out to predict others."""
-        return len(self.arrays["memory_trials"]) >= _FEWEST
+        return len(self.arrays["map_weight"]) > 0
 
     @property
     def strength(self) -> float:
-        """Rollouts that a prediction is worth; 0 before anything is known about its errors.
-
-        In a Beta-binomial of strength s, squared errors of a group of n exceed the binomial
-        n p (1 - p) by the factor 1 + (n - 1) / (s + 1); the sums hold both sides.
-        """
-        excess, pairs = self.scalars["spread"], self.scalars["pairs"]
-        if pairs <= 0 or excess <= 0:
-            return 0.0 if pairs <= 0 else self._config.most_strength
-        return float(np.clip(pairs / excess - 1.0, 0.0, self._config.most_strength))
+        """Rollouts that a prediction is worth; 0 before anything is known about its errors."""
+        return strength(self.scalars, self._config.most_strength)
 
     def read(self, rows: Array, step: int) -> int:
         """Have the policy read the solutions of these prompts; returns the tokens it took."""
@@ -184,35 +131,19 @@ class Foresight:
             return
         if self.ready:
             rate = self.predict(rows, outcome.step)
-            expected = trials * rate * (1.0 - rate)
-            squared = (failures - trials * rate) ** 2
-            keep = _MEMORY ** len(rows)
-            for name, value in (
-                ("spread", float((squared - expected).sum())),
-                ("pairs", float(((trials - 1.0) * expected).sum())),
-            ):
-                self.scalars[name] = keep * self.scalars[name] + value
+            add_errors(self.scalars, failures, trials, rate, rate)
         for name, new in (
             ("memory_features", self._features(rows, outcome.step)),
             ("memory_failures", failures),
             ("memory_trials", trials),
         ):
             self.arrays[name] = np.concatenate([self.arrays[name], new])[-self._config.memory :]
-        self._model = None
+        self._fit(outcome.step)
 
     def predict(self, rows: Array, step: int) -> Array:
         """Predicted failure rate of these prompts, whose solutions have been read, at `step`."""
-        if self._model is None:
-            held = self.arrays["memory_features"]
-            centre, scale = held.mean(axis=0), held.std(axis=0)
-            scale = np.where(scale > 1e-9, scale, np.inf)  # a constant says nothing
-            inputs = design((held - centre) / scale)
-            failures, trials = self.arrays["memory_failures"], self.arrays["memory_trials"]
-            self._model = (centre, scale, fit_logistic(inputs, failures, trials))
-        centre, scale, weight = self._model
-        # Far outside of what was seen a quadratic runs away: stay at the edge of three sigma.
-        values = np.clip((self._features(rows, step) - centre) / scale, -3.0, 3.0)
-        return 1.0 / (1.0 + np.exp(-np.clip(design(values) @ weight, -30.0, 30.0)))
+        held = LikelihoodMap(*(self.arrays[f"map_{name}"] for name in LikelihoodMap._fields))
+        return held.predict(self._features(rows, step))
 
     def set_cold(self, cold_P: Array) -> None:
         """The cold start's interpolation, one of the features."""
@@ -225,7 +156,18 @@ class Foresight:
         require(sorted(arrays) == wanted, "foresight state", sorted(arrays), fix)
         self.arrays = {name: np.array(value) for name, value in arrays.items()}
         self.scalars = {name: float(value) for name, value in scalars.items()}
-        self._model = None
+
+    def _fit(self, step: int) -> None:
+        """Learn the map anew. It is part of the state: it depends on what was read by now."""
+        arrays = self.arrays
+        groups = arrays["memory_features"]
+        if len(groups) < _FEWEST:
+            return
+        rows = np.flatnonzero(self.known_P)
+        crowd = self._features(rows[:: -(-len(rows) // _CROWD)], step)
+        found = fit_map(groups, arrays["memory_failures"], arrays["memory_trials"], crowd)
+        for name, value in found._asdict().items():
+            arrays[f"map_{name}"] = value
 
     def _features(self, rows: Array, step: int) -> Array:
         arrays = self.arrays

@@ -16,11 +16,13 @@ from dare.study.metrics import (
     reached,
     seconds,
     speed_up,
+    until,
 )
 from dare.study.runs import Run, by_method
 
 GRID = 21
 _PAIRED = ("gain", "step_speed_up", "token_speed_up")
+_TO_TARGET = ("steps_to_target", "tokens_to_target", "trained_to_target", "seconds_to_target")
 _MEANS = (
     "accuracy",
     "auc",
@@ -79,6 +81,8 @@ def _run(run: Run, bases: dict[int, Run], target: float | None, horizon: float) 
         return speed_up(_at(base_hit, key), _at(hit, key))
 
     error = run.estimation or {}
+    before = until(run.metrics, hit)
+    trained = sum(line.get("tokens", {}).get("trained", 0) for line in before)
     return {
         "seed": run.seed,
         "paired": pair is not None,
@@ -89,6 +93,8 @@ def _run(run: Run, bases: dict[int, Run], target: float | None, horizon: float) 
         "auc": auc(run.eval, horizon),
         "steps_to_target": _at(hit, "step"),
         "tokens_to_target": _at(hit, "generated_tokens_total"),
+        "trained_to_target": None if hit is None else trained,
+        "seconds_to_target": None if hit is None else seconds(before),
         "step_speed_up": ratio("step"),
         "token_speed_up": ratio("generated_tokens_total"),
         "tokens_per_response": last["tokens"],
@@ -123,10 +129,7 @@ def _method(figures: list[dict[str, Any]], group: Sequence[Run], grid: Any) -> d
         **{key: list(bootstrap([one[key] for one in figures])) for key in _MEANS},
         # Held against the base run of the same seed, so only where there is one.
         **{key: list(bootstrap([one[key] for one in figures if one["paired"]])) for key in _PAIRED},
-        **{
-            key: list(bootstrap_median([one[key] for one in figures]))
-            for key in ("steps_to_target", "tokens_to_target")
-        },
+        **{key: list(bootstrap_median([one[key] for one in figures])) for key in _TO_TARGET},
         "by_level": {
             level: {
                 key: list(bootstrap([one["by_level"].get(level, {}).get(key) for one in figures]))

@@ -24,6 +24,7 @@ __all__ = [
     "reached",
     "seconds",
     "speed_up",
+    "until",
 ]
 
 Curve = Sequence[dict[str, Any]]
@@ -93,6 +94,12 @@ def bootstrap_median(values: Sequence[float | None], draws: int = 2000) -> Inter
 def seconds(metrics: Sequence[dict[str, Any]]) -> float:
     """Wall-clock seconds of all phases of all steps; evaluation is not counted."""
     return float(sum(sum(line["seconds"].values()) for line in metrics))
+
+
+def until(metrics: Sequence[dict[str, Any]], hit: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The steps before an evaluation: what it took to get there. Empty where it is None."""
+    end = -1 if hit is None else hit["generated_tokens_total"]
+    return [line for line in metrics if line["generated_tokens_total"] <= end]
 
 
 def memory_mb(metrics: Sequence[dict[str, Any]]) -> float:

@@ -45,6 +45,9 @@ _ACCURACY = (
 )
 _SPEED = (
     ("S_τ (steps)", "steps_to_target", "{:.0f}"),
+    ("tokens generated", "tokens_to_target", "{:,.0f}"),
+    ("tokens trained on", "trained_to_target", "{:,.0f}"),
+    ("seconds", "seconds_to_target", "{:.0f}"),
     ("step speed-up", "step_speed_up", "{:.2f}"),
     ("token speed-up", "token_speed_up", "{:.2f}"),
     ("seeds that reach it", "reached", ""),

@@ -12,10 +12,13 @@ from dare.curriculum.arrays import Array, compact
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators.base import Estimator, Outcome, check_rates
 from dare.curriculum.estimators.history import RATES, HistoryFilter, beta_median
+from dare.curriculum.worth import add_errors, honesty
 
 _UNTRIED = 8.0
 """Most rollouts that a forecast is taken for where a prompt was never rolled out. How far forecasts
 are off is learnt from prompts that were drawn; those near 0 and 1 are not, and are less sure."""
+
+_EDGE = 0.02  # an estimate of 0 would make every failure infinitely surprising
 
 
 def weights(log_ratio: Array, clip: float) -> Array:
@@ -76,8 +79,11 @@ class SnisEstimator(Estimator):
         self._arrays["evidence"] = np.zeros(count)
         self._arrays["trials"] = np.zeros(count)
         self._arrays["forecast"] = np.full(count, np.nan)
+        self._arrays["own_rate"] = np.full(count, 0.5)
+        self._arrays["own_evidence"] = np.zeros(count)
         population = self._history.population
         self._scalars.update(population=population, accepted=0.0, ess=0.0, strength=0.0)
+        self._scalars.update(excess=0.0, claimed=0.0)
 
     def set_prior(self, prior_P: Array) -> None:
         """Cold-start difficulties: the estimate of unseen prompts, and a seen one's first prior."""
@@ -95,6 +101,7 @@ class SnisEstimator(Estimator):
         """Take the step's groups into the history and read the buffer again."""
         rows = outcome.prompt_Q
         if len(rows):
+            self._judge(outcome)
             self._arrays["trials"][rows] += outcome.trials_Q
             self._history.observe(rows, outcome.trials_Q, outcome.failures_Q, outcome.step)
         self._read(outcome.step)
@@ -117,6 +124,7 @@ class SnisEstimator(Estimator):
             "forgetting": self._history.rate,
             "difficulty_drift": drift,
             "forecast_strength": self._scalars["strength"],
+            "history_honesty": honesty(self._scalars),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -155,10 +163,12 @@ class SnisEstimator(Estimator):
                 fresh,
                 self._arrays["trials"][prompts],
             )
+            self._arrays["own_rate"] = difficulty.copy()
+            self._arrays["own_evidence"] = evidence.copy()
             predicted, strength = self._arrays["forecast"], self._scalars["strength"]
             known = np.isfinite(predicted)
             both = seen[known[seen]]
-            total = evidence[both] + strength
+            total = honesty(self._scalars) * evidence[both] + strength
             difficulty[both] += strength / total * (predicted[both] - difficulty[both])
             evidence[both] = total
             difficulty[seen] = beta_median(difficulty[seen], evidence[seen])
@@ -166,6 +176,25 @@ class SnisEstimator(Estimator):
             worth = np.full(np.count_nonzero(unseen), min(strength, _UNTRIED))
             difficulty[unseen] = beta_median(predicted[unseen], worth)
         self._arrays["difficulty"], self._arrays["evidence"] = difficulty, evidence
+
+    def _judge(self, outcome: Outcome) -> None:
+        """How far prompts with a forecast came out from what their own rollouts said.
+
+        A prompt that was trained on is no longer what it was. Where nothing else is known that is
+        no matter; beside a forecast, how much its past says decides between them.
+        """
+        arrays, rows = self._arrays, outcome.prompt_Q
+        judged = arrays["seen"][rows] & np.isfinite(arrays["forecast"][rows])
+        judged &= (outcome.trials_Q > 1) & (arrays["own_evidence"][rows] > 0)
+        rows = rows[judged]
+        add_errors(
+            self._scalars,
+            outcome.failures_Q[judged],
+            outcome.trials_Q[judged],
+            arrays["own_rate"][rows],
+            np.clip(arrays["difficulty"][rows], _EDGE, 1.0 - _EDGE),
+            arrays["own_evidence"][rows],
+        )
 
     def _recency(self, plain: Array, step: int) -> Array:
         """What is left of each buffered rollout's weight; 0 where it was never rescored."""
