@@ -296,6 +296,8 @@ def test_seeds_and_arms_make_the_jobs_and_steps_suffice(recipe: str, tmp_path: P
     ]
     assert jobs[3].recipe["curriculum"]["tiers"] is False
     assert jobs[3].recipe["training"]["seed"] == 1
+    later = Study(arms[:1], tmp_path, seeds=2, tokens=9000, recipe=recipe, first_seed=100).jobs()
+    assert [job.folder.name for job in later] == ["seed-100", "seed-101"]
     # Sixteen rollouts of a single token each would still get there.
     assert jobs[0].recipe["training"]["max_steps"] * 16 > 9000
 

@@ -16,7 +16,10 @@ study = typer.Typer(
 )
 
 PRESETS = "grpo,paper,dare"
-Seeds = Annotated[int, typer.Option(help="Runs of each method, with seeds 0, 1, ...")]
+Seeds = Annotated[int, typer.Option(help="Runs of each method, one a seed.")]
+FirstSeed = Annotated[
+    int, typer.Option(help="The seeds are this one and those after it; choose and test apart.")
+]
 Tokens = Annotated[
     int | None,
     typer.Option(help="Tokens that each run may generate, probes included; quickstart: 500000."),
@@ -42,6 +45,7 @@ def methods(
         typer.Option(help="'NAME=PRESET --field value ...': a line of your own; may be repeated."),
     ] = None,
     seeds: Seeds = 5,
+    first_seed: FirstSeed = 0,
     tokens: Tokens = None,
     recipe: Recipe = "quickstart",
     workers: Workers = 1,
@@ -73,7 +77,7 @@ def methods(
 
     names = [name.strip() for name in presets.split(",") if name.strip()]
     arms = arms_of(names, arm or [])
-    made = _study(arms, out, seeds, tokens, recipe, context.args, truth)
+    made = _study(arms, out, (first_seed, seeds), tokens, recipe, context.args, truth)
     _run(made, workers, devices)
     _conclude(made, base, json)
 
@@ -87,6 +91,7 @@ def sweep(
     values: Annotated[list[str], typer.Option(help="Its values, with commas; one list a field.")],
     preset: Annotated[str, typer.Option(help="The preset that is changed.")] = "dare",
     seeds: Seeds = 3,
+    first_seed: FirstSeed = 0,
     tokens: Tokens = None,
     recipe: Recipe = "quickstart",
     workers: Workers = 1,
@@ -114,7 +119,7 @@ def sweep(
     from dare.study.sweep import SYMBOLS, grid
 
     arms = grid(preset, field, values)
-    made = _study(arms, out, seeds, tokens, recipe, context.args, truth)
+    made = _study(arms, out, (first_seed, seeds), tokens, recipe, context.args, truth)
     _run(made, workers, devices)
     _conclude(made, base, json, [SYMBOLS.get(name, name) for name in field])
 
@@ -122,7 +127,7 @@ def sweep(
 def _study(
     arms: Sequence[Any],
     out: str,
-    seeds: int,
+    seeds: tuple[int, int],
     tokens: int | None,
     recipe: str,
     options: Sequence[str],
@@ -132,7 +137,8 @@ def _study(
 
     from dare.study.methods import Study
 
-    return Study(arms, Path(out), seeds, tokens, recipe, list(options), truth)
+    first, count = seeds
+    return Study(arms, Path(out), count, tokens, recipe, list(options), truth, first)
 
 
 def _run(made: Any, workers: int, devices: str) -> None:

@@ -31,18 +31,21 @@ class Study:
     options: Sequence[str] = field(default=())
     truth: bool = False
     """Measure the error of the difficulty estimate at the end of every run, too."""
+    first_seed: int = 0
+    """Seeds that settings were chosen on are no test of them: begin elsewhere."""
 
     def jobs(self) -> list[Job]:
         """Every run, all settings checked; nothing is written."""
         for word in self.options:
-            fix = "is set by the study; use --seeds, --arm and --out"
+            fix = "is set by the study; use --seeds, --first-seed, --arm and --out"
             name = word.partition("=")[0]
             require(name not in ("--seed", "--preset", "--output-dir"), name, word, fix)
         require(self.seeds >= 1, "--seeds", self.seeds, "needs at least one")
+        first = self.first_seed
+        require(first >= 0, "--first-seed", first, "must not be negative")
         base = change(load_recipe(self.recipe), list(self.options))
-        return jobs_of(
-            self.arms, range(self.seeds), base, self._budget(), self.out, truth=self.truth
-        )
+        seeds = range(first, first + self.seeds)
+        return jobs_of(self.arms, seeds, base, self._budget(), self.out, truth=self.truth)
 
     def run(
         self,
