@@ -110,6 +110,33 @@ def test_a_prompt_without_a_solution_is_left_to_the_cold_start() -> None:
     assert len(foresight.arrays["memory_trials"]) == 50
 
 
+def test_a_solution_of_no_likelihood_harms_no_other() -> None:
+    rate = world(400)
+    full = solutions(rate).solutions
+    assert full is not None
+
+    def some(rows: np.ndarray) -> Measured:
+        values, tokens = full(rows)
+        return Measured(
+            np.where((rows == 300)[:, None] & (np.arange(5) > 0), -np.inf, values), tokens
+        )
+
+    foresight = Foresight(400, ForesightConfig(), some)
+    foresight.read_all(0)
+    foresight.observe(outcome(np.arange(100), rate, 8, 0, 0))
+    assert not foresight.known_P[300]
+    assert np.isfinite(foresight.predict(np.arange(300), 0)).all()
+
+
+def test_prompts_that_join_the_data_are_read_first() -> None:
+    foresight = Foresight(100, ForesightConfig(), solutions(world(100)).solutions)
+    foresight.read(np.arange(90), 3)
+    foresight.refresh(np.ones(100), 4, 10**9)
+    assert (foresight.arrays["prompt_step"][90:] == 4).sum() >= 5
+    foresight.refresh(np.ones(100), 5, 10**9)
+    assert foresight.known_P.all()
+
+
 def test_refresh_reads_the_likely_and_stale_within_its_budget() -> None:
     count = 200
     served = solutions(world(count))

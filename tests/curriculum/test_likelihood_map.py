@@ -58,6 +58,12 @@ def test_a_group_counts_for_the_prompts_it_stands_for() -> None:
     assert np.allclose(balance(drawn, drawn), 1.0)
 
 
+def test_groups_of_a_kind_that_there_is_no_more_are_not_forgotten() -> None:
+    assert np.allclose(balance(np.full(50, 0.9), np.full(80, 0.1)), 1.0)
+    few = balance(np.r_[np.full(997, 0.9), np.full(3, 0.1)], np.full(80, 0.1))
+    assert np.isclose(few[-1] / few[0], 16.0)  # between the two bounds, and no more
+
+
 def test_the_second_fit_is_the_first_with_groups_weighted() -> None:
     rng = np.random.default_rng(1)
     everyone = rng.normal(size=(500, 3)) * 2

@@ -17,7 +17,7 @@ from dare.config import ForesightConfig
 from dare.curriculum.arrays import Array
 from dare.curriculum.estimators.base import Measure, Outcome
 from dare.curriculum.likelihood_map import LikelihoodMap, features, fit_map
-from dare.curriculum.worth import add_errors, strength
+from dare.curriculum.worth import judge_forecasts, strength
 from dare.errors import require
 
 LOWEST = 3
@@ -68,7 +68,7 @@ class Foresight:
     @property
     def known_P(self) -> Array:
         """Prompts whose solution has been read."""
-        return np.isfinite(self.arrays["prompt_statistics"][:, 0])
+        return np.asarray(np.isfinite(self.arrays["prompt_statistics"]).all(axis=1))
 
     @property
     def begun(self) -> bool:
@@ -110,15 +110,18 @@ class Foresight:
         came out since they were last read come first.
         However large the budget, at most an eighth of all that there is to read.
         """
-        rows = np.flatnonzero(self.known_P & (self.arrays["prompt_step"] < step))
-        length = self.arrays["prompt_statistics"][rows, 0]
-        age = step - self.arrays["prompt_step"][rows]
+        read = self.arrays["prompt_step"]
+        new = read < 0  # prompts that joined the data of a run
+        known = self.known_P
+        rows = np.flatnonzero((known | new) & (read < step))
+        every = np.where(known, self.arrays["prompt_statistics"][:, 0], 0.0)
+        usual = every.sum() / max(np.count_nonzero(known), 1)
+        length = np.where(new, max(usual, 1.0), every)[rows]
         # The mean keeps prompts that look out of reach from being forgotten for good.
-        worth = (chance_P[rows] + chance_P.mean()) * age / length
-        worth[self.arrays["prompt_trained"][rows]] = np.inf
+        worth = (chance_P[rows] + chance_P.mean()) * (step - read[rows]) / length
+        worth[self.arrays["prompt_trained"][rows] | new[rows]] = np.inf
         order = np.argsort(-worth, kind="stable")
-        whole = float(np.nansum(self.arrays["prompt_statistics"][:, 0]))
-        fits = np.cumsum(length[order]) <= min(token_budget, whole / _CYCLE)
+        fits = np.cumsum(length[order]) <= min(token_budget, float(every.sum()) / _CYCLE)
         return self.read(np.sort(rows[order[fits]]), step)
 
     def observe(self, outcome: Outcome) -> None:
@@ -131,7 +134,7 @@ class Foresight:
             return
         if self.ready:
             rate = self.predict(rows, outcome.step)
-            add_errors(self.scalars, failures, trials, rate, rate)
+            judge_forecasts(self.scalars, failures, trials, rate)
         for name, new in (
             ("memory_features", self._features(rows, outcome.step)),
             ("memory_failures", failures),

@@ -17,6 +17,7 @@ _RIDGE = 3.0
 _ROUNDS = 25
 _BINS = np.arange(0.1, 0.95, 0.1)  # forecasts that stand for each other
 _FURTHEST = 3.0
+_MOST = 4.0  # times that a group may count, or a fraction of it
 
 
 class LikelihoodMap(NamedTuple):
@@ -78,15 +79,15 @@ def fit_map(features_QF: Array, failures_Q: Array, trials_Q: Array, all_PF: Arra
 def balance(drawn_Q: Array, all_P: Array) -> Array:
     """What each group counts for, 1 on average: sqrt(share of prompts / share of groups) by bin.
 
-    The bins are of forecasts. Without the root, a few groups of prompts that are seldom drawn would
-    decide alone.
+    The bins are of forecasts. Root and bounds keep a few groups of prompts that are seldom drawn
+    from deciding alone, and groups of a kind that there is no more from being forgotten.
     """
     bins = len(_BINS) + 1
     place = np.digitize(drawn_Q, _BINS)
     groups = np.bincount(place, minlength=bins) / len(drawn_Q)
     prompts = np.bincount(np.digitize(all_P, _BINS), minlength=bins) / len(all_P)
-    worth = np.sqrt(prompts[place] / groups[place])
-    return np.asarray(worth / max(float(worth.mean()), 1e-12))
+    worth = np.clip(np.sqrt(prompts[place] / groups[place]), 1.0 / _MOST, _MOST)
+    return np.asarray(worth / worth.mean())
 
 
 def fit_logistic(

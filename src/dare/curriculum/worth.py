@@ -1,13 +1,13 @@
 """How many rollouts a prediction is worth, from the groups that came out.
 
-If the true rate is Beta distributed around a prediction p with strength s, the squared error of a
-group of n exceeds the binomial's n p (1 - p) by n (n - 1) p (1 - p) / (s + 1). Sums of both sides
-over groups, older ones discounted, give s, or by how much a claimed s is too large.
+A prediction p of a rate t that is worth s rollouts misses it by E (t - p)^2 = E t (1 - t) / s.
+Groups have noise of their own: of n with k failures, E (k - n p)^2 = n E t (1 - t) plus n^2 times
+that. Sums of both sides over groups, older ones discounted, give s, or the share of a claimed s.
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from dare.curriculum.arrays import Array
@@ -17,35 +17,50 @@ _CAUTION = 8.0  # in units of the sums, a handful of groups: until then a claim 
 _LEAST = 0.02  # of a claim that is left, however wrong it was
 
 
-def add_errors(
+def judge_forecasts(
+    sums: MutableMapping[str, Any], failures_Q: Array, trials_Q: Array, rate_Q: Array
+) -> None:
+    """Add groups whose rates were forecast, by forecasts that say nothing of their own worth.
+
+    With rates Beta distributed around p, E t (1 - t) = p (1 - p) s / (s + 1): squared errors
+    exceed the binomial n p (1 - p) by n (n - 1) p (1 - p) / (s + 1).
+    """
+    binomial = trials_Q * rate_Q * (1.0 - rate_Q)
+    _add(sums, (failures_Q - trials_Q * rate_Q) ** 2 - binomial, (trials_Q - 1.0) * binomial)
+
+
+def judge_claims(
     sums: MutableMapping[str, Any],
     failures_Q: Array,
     trials_Q: Array,
     rate_Q: Array,
-    likely_Q: Array,
-    claimed_Q: Array | float = 0.0,
+    claimed_Q: Array,
+    variance_Q: Array,
 ) -> None:
-    """Judge predictions `rate_Q` that claimed to be worth `claimed_Q` rollouts.
+    """Add groups of which something claimed to know the rate as well as so many rollouts would.
 
-    `likely_Q` are the rates that the binomial's variance is taken from, the best that are known.
+    `variance_Q` is the best that is known of t (1 - t); of a rate of 0 itself, every failure would
+    be infinitely surprising.
     """
-    binomial = trials_Q * likely_Q * (1.0 - likely_Q)
-    keep = _MEMORY ** len(trials_Q)
-    excess = float(((failures_Q - trials_Q * rate_Q) ** 2 - binomial).sum())
-    claimed = float(((trials_Q - 1.0) * binomial / (claimed_Q + 1.0)).sum())
-    sums["excess"] = keep * sums["excess"] + excess
-    sums["claimed"] = keep * sums["claimed"] + claimed
+    excess = (failures_Q - trials_Q * rate_Q) ** 2 - trials_Q * variance_Q
+    _add(sums, excess, trials_Q**2 * variance_Q / claimed_Q)
 
 
-def strength(sums: MutableMapping[str, Any], most: float) -> float:
-    """Rollouts that predictions are worth which claimed none; 0 before any was judged."""
+def strength(sums: Mapping[str, Any], most: float) -> float:
+    """Rollouts that a forecast is worth; 0 before any was judged."""
     excess, pairs = sums["excess"], sums["claimed"]
     if pairs <= 0:
         return 0.0
     return most if excess <= 0 else min(max(pairs / excess - 1.0, 0.0), most)
 
 
-def honesty(sums: MutableMapping[str, Any]) -> float:
-    """Share of the claimed rollouts that predictions were really worth, at most 1."""
+def honesty(sums: Mapping[str, Any]) -> float:
+    """Share of the claimed rollouts that the claims were worth, at most 1."""
     excess, claimed = sums["excess"] + _CAUTION, sums["claimed"] + _CAUTION
     return 1.0 if excess <= claimed else max(claimed / excess, _LEAST)
+
+
+def _add(sums: MutableMapping[str, Any], excess_Q: Array, claimed_Q: Array) -> None:
+    keep = _MEMORY ** len(excess_Q)
+    sums["excess"] = keep * sums["excess"] + float(excess_Q.sum())
+    sums["claimed"] = keep * sums["claimed"] + float(claimed_Q.sum())

@@ -82,7 +82,7 @@ def _run(run: Run, bases: dict[int, Run], target: float | None, horizon: float) 
 
     error = run.estimation or {}
     before = until(run.metrics, hit)
-    trained = sum(line.get("tokens", {}).get("trained", 0) for line in before)
+    trained = [line.get("tokens", {}).get("trained") for line in before]
     return {
         "seed": run.seed,
         "paired": pair is not None,
@@ -93,7 +93,7 @@ def _run(run: Run, bases: dict[int, Run], target: float | None, horizon: float) 
         "auc": auc(run.eval, horizon),
         "steps_to_target": _at(hit, "step"),
         "tokens_to_target": _at(hit, "generated_tokens_total"),
-        "trained_to_target": None if hit is None else trained,
+        "trained_to_target": None if hit is None or None in trained else sum(trained),
         "seconds_to_target": None if hit is None else seconds(before),
         "step_speed_up": ratio("step"),
         "token_speed_up": ratio("generated_tokens_total"),

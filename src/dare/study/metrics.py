@@ -98,8 +98,8 @@ def seconds(metrics: Sequence[dict[str, Any]]) -> float:
 
 def until(metrics: Sequence[dict[str, Any]], hit: dict[str, Any] | None) -> list[dict[str, Any]]:
     """The steps before an evaluation: what it took to get there. Empty where it is None."""
-    end = -1 if hit is None else hit["generated_tokens_total"]
-    return [line for line in metrics if line["generated_tokens_total"] <= end]
+    end = 0 if hit is None else hit["step"]
+    return [line for line in metrics if line["step"] < end]
 
 
 def memory_mb(metrics: Sequence[dict[str, Any]]) -> float:

@@ -12,13 +12,13 @@ from dare.curriculum.arrays import Array, compact
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators.base import Estimator, Outcome, check_rates
 from dare.curriculum.estimators.history import RATES, HistoryFilter, beta_median
-from dare.curriculum.worth import add_errors, honesty
+from dare.curriculum.worth import honesty, judge_claims
 
 _UNTRIED = 8.0
 """Most rollouts that a forecast is taken for where a prompt was never rolled out. How far forecasts
 are off is learnt from prompts that were drawn; those near 0 and 1 are not, and are less sure."""
 
-_EDGE = 0.02  # an estimate of 0 would make every failure infinitely surprising
+_EDGE = 0.02  # rates are not taken to be nearer to 0 or 1 when their variance is asked for
 
 
 def weights(log_ratio: Array, clip: float) -> Array:
@@ -165,35 +165,43 @@ class SnisEstimator(Estimator):
             )
             self._arrays["own_rate"] = difficulty.copy()
             self._arrays["own_evidence"] = evidence.copy()
-            predicted, strength = self._arrays["forecast"], self._scalars["strength"]
-            known = np.isfinite(predicted)
-            both = seen[known[seen]]
-            total = honesty(self._scalars) * evidence[both] + strength
-            difficulty[both] += strength / total * (predicted[both] - difficulty[both])
-            evidence[both] = total
+            difficulty[seen], evidence[seen] = self._with_forecast(seen)
             difficulty[seen] = beta_median(difficulty[seen], evidence[seen])
-            unseen = known & ~self._arrays["seen"]
+            predicted, strength = self._arrays["forecast"], self._scalars["strength"]
+            unseen = np.isfinite(predicted) & ~self._arrays["seen"]
             worth = np.full(np.count_nonzero(unseen), min(strength, _UNTRIED))
             difficulty[unseen] = beta_median(predicted[unseen], worth)
         self._arrays["difficulty"], self._arrays["evidence"] = difficulty, evidence
 
-    def _judge(self, outcome: Outcome) -> None:
-        """How far prompts with a forecast came out from what their own rollouts said.
+    def _with_forecast(self, rows: Array) -> tuple[Array, Array]:
+        """Rate and evidence of seen prompts: their own, and the forecast as rollouts beside it.
 
         A prompt that was trained on is no longer what it was. Where nothing else is known that is
-        no matter; beside a forecast, how much its past says decides between them.
+        no matter; beside a forecast, how much its past was worth so far decides between them.
         """
+        own, held = self._arrays["own_rate"][rows], self._arrays["own_evidence"][rows]
+        predicted, strength = self._arrays["forecast"][rows], self._scalars["strength"]
+        known = np.isfinite(predicted) & (strength > 0)
+        held = np.where(known, honesty(self._scalars) * held, held)
+        total = held + np.where(known, strength, 0.0)
+        gain = np.where(known, strength, 0.0) / np.maximum(total, 1e-12)
+        return own + gain * (np.where(known, predicted, own) - own), total
+
+    def _judge(self, outcome: Outcome) -> None:
+        """How far prompts with a forecast came out from what their own rollouts said."""
         arrays, rows = self._arrays, outcome.prompt_Q
         judged = arrays["seen"][rows] & np.isfinite(arrays["forecast"][rows])
         judged &= (outcome.trials_Q > 1) & (arrays["own_evidence"][rows] > 0)
         rows = rows[judged]
-        add_errors(
+        likely, evidence = self._with_forecast(rows)
+        likely = np.clip(likely, _EDGE, 1.0 - _EDGE)
+        judge_claims(
             self._scalars,
             outcome.failures_Q[judged],
             outcome.trials_Q[judged],
             arrays["own_rate"][rows],
-            np.clip(arrays["difficulty"][rows], _EDGE, 1.0 - _EDGE),
             arrays["own_evidence"][rows],
+            likely * (1.0 - likely) * evidence / (evidence + 1.0),
         )
 
     def _recency(self, plain: Array, step: int) -> Array:
