@@ -94,36 +94,30 @@ def test_solutions_that_say_nothing_give_the_mean_and_little_strength() -> None:
     assert foresight.strength < 1.5
 
 
-def test_a_prompt_without_a_solution_is_left_to_the_cold_start() -> None:
-    rate = world(400)
-    full = solutions(rate).solutions
+def spoilt(rate_P: np.ndarray, rows: np.ndarray, value: float) -> Foresight:
+    """Solutions that have all been read, those of some rows with this instead of log-probs."""
+    full = solutions(rate_P).solutions
     assert full is not None
 
-    def some(rows: np.ndarray) -> Measured:
-        values, tokens = full(rows)
-        return Measured(np.where((rows % 2 == 0)[:, None], values, np.nan), tokens)
+    def some(asked: np.ndarray) -> Measured:
+        values, tokens = full(asked)
+        bad = np.isin(asked, rows)[:, None] & (np.arange(STATISTICS) > 0)
+        return Measured(np.where(bad, value, values), tokens)
 
-    foresight = Foresight(400, ForesightConfig(), some)
+    foresight = Foresight(len(rate_P), ForesightConfig(), some)
     foresight.read_all(0)
+    foresight.observe(outcome(np.arange(100), rate_P, 8, 0, 0))
+    return foresight
+
+
+def test_a_prompt_without_a_solution_is_left_to_the_cold_start() -> None:
+    foresight = spoilt(world(400), np.arange(1, 400, 2), np.nan)
     assert foresight.known_P.tolist() == [row % 2 == 0 for row in range(400)]
-    foresight.observe(outcome(np.arange(100), rate, 8, 0, 0))
     assert len(foresight.arrays["memory_trials"]) == 50
 
 
 def test_a_solution_of_no_likelihood_harms_no_other() -> None:
-    rate = world(400)
-    full = solutions(rate).solutions
-    assert full is not None
-
-    def some(rows: np.ndarray) -> Measured:
-        values, tokens = full(rows)
-        return Measured(
-            np.where((rows == 300)[:, None] & (np.arange(5) > 0), -np.inf, values), tokens
-        )
-
-    foresight = Foresight(400, ForesightConfig(), some)
-    foresight.read_all(0)
-    foresight.observe(outcome(np.arange(100), rate, 8, 0, 0))
+    foresight = spoilt(world(400), np.array([300]), -np.inf)
     assert not foresight.known_P[300]
     assert np.isfinite(foresight.predict(np.arange(300), 0)).all()
 
