@@ -135,7 +135,9 @@ def patchy(
 
 def config(folder: str | Path, **changes: Any) -> DareConfig:
     """Settings of a run that takes a fraction of a second a step."""
-    curriculum = {"cold_start.references": 8, "cold_start.group_size": 4}
+    curriculum: dict[str, Any] = {"cold_start.references": 8, "cold_start.group_size": 4}
+    if changes.get("preset", "dare") == "dare":
+        curriculum["fresh_share"] = 0.5  # a quarter of these few rollouts would not hold a group
     curriculum.update(changes.pop("curriculum", {}))
     settings: dict[str, Any] = {
         "output_dir": str(folder),

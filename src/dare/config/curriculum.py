@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -30,7 +31,7 @@ class CurriculumConfig:
     """Every draw is keyed by (seed, step, purpose)."""
     rollout_budget: int = 512
     """R: rollouts a step trains on, filled exactly."""
-    fresh_share: float = 0.5
+    fresh_share: float = 0.25
     """sigma: share of them generated now; the rest is replayed from the buffer (1: none)."""
     max_tokens: int = 3072
     """Full token budget of a response."""
@@ -68,7 +69,10 @@ class CurriculumConfig:
         treated = [tier for tier in (self.easy, self.hard) if self.tiers and tier.use]
         largest = max(tier.group_size for tier in (self.medium, *treated))
         fresh = self.rollout_budget * sigma
-        fix = f"R x fresh_share ({sigma}) must hold at least one group of {largest}"
+        fix = (
+            f"R x fresh_share ({sigma}) must hold at least one group of {largest}; "
+            f"R from {math.ceil(largest / sigma)} on does, or more that is fresh"
+        )
         require(fresh >= largest, "rollout_budget", self.rollout_budget, fix)
         require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "must be at least 1")
 
