@@ -2,7 +2,7 @@
 
     dare study sweep --field sigma --values 0.125,0.25,0.5,0.75,1 --seeds 5 --first-seed 100 \
         --tokens 300000 --out runs/sigma
-    python benchmarks/fresh_share.py runs/sigma [--base sigma=0.5] [--out FILE]
+    python benchmarks/fresh_share.py runs/sigma [--base fresh_share=0.25] [--out FILE]
 
 The fewer rollouts of a step are new, the more steps a generated token gives and the more training
 and refreshing it takes. So a step costs tokens generated, trained on and refreshed (rescored or
@@ -90,7 +90,7 @@ def main() -> None:
     """The cost of three accuracies, for every method of a study."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", nargs="+", help="folders of runs")
-    parser.add_argument("--base", default="dare", help="the method that others are held against")
+    parser.add_argument("--base", help="what others are held against, otherwise the first")
     parser.add_argument("--target", type=float, default=0.49)
     parser.add_argument("--prices", default="2,1,0.5", help="of a " + ", ".join(SPENT) + " token")
     parser.add_argument("--out", type=Path)
@@ -106,16 +106,17 @@ def main() -> None:
         print(f"left out, not finished: {folder}")
     targets = [round(options.target + change, 4) for change in (-0.01, 0.0, 0.01)]
     methods = {name: method(group, prices, targets) for name, group in by_method(runs).items()}
-    if options.base not in methods:
-        parser.error(f"--base {options.base}: is none of {', '.join(methods)}")
+    base_name = options.base or next(iter(methods))
+    if base_name not in methods:
+        parser.error(f"--base {base_name}: is none of {', '.join(methods)}")
     draws = {name: figures.pop("draws") for name, figures in methods.items()}
-    base = methods[options.base]["seeds"]
+    base = methods[base_name]["seeds"]
     for name, figures in methods.items():
-        if name != options.base and figures["seeds"] == base:  # otherwise not in pairs
+        if name != base_name and figures["seeds"] == base:  # otherwise not in pairs
             figures["cost_less_base"] = {
-                str(target): interval(draws[name][target] - draws[options.base][target])
+                str(target): interval(draws[name][target] - draws[base_name][target])
                 for target in targets
-                if np.isfinite(draws[options.base][target]).all()
+                if np.isfinite(draws[base_name][target]).all()
             }
         print(name, figures["cost"], figures.get("cost_less_base", ""))
     figures = {"prices": dict(zip(SPENT, prices, strict=True)), "methods": methods}
