@@ -16,7 +16,7 @@ from dare.training.recipe import build, change, config_of, load_recipe
 SMALL = [
     "--eval-strategy=no",
     "--eval-on-start=false",
-    "--rollout-budget=32",
+    "--rollout-budget=64",
     "--per-device-train-batch-size=32",
     "--data={tasks: {count: 64, seed: 0}}",
     "--cold_start.references=4",

@@ -30,7 +30,7 @@ RECIPE = {
         "eval_strategy": "steps",
         "eval_steps": 1,
     },
-    "curriculum": {"cold_start.references": 4},
+    "curriculum": {"cold_start.references": 4, "fresh_share": 0.5},
 }
 SMALL = ["--at", "1,2", "--prompts", "6", "--rollouts", "4"]
 

@@ -12,7 +12,7 @@ from dare.study.quickstart import compare, run_quickstart
 SMALL = [
     "--max-steps=2",
     "--eval-steps=2",
-    "--rollout-budget=32",
+    "--rollout-budget=64",
     "--per-device-train-batch-size=32",
     "--data={tasks: {count: 64, seed: 0}}",
     "--eval-data={tasks: {count: 16, seed: 1, split: test}}",

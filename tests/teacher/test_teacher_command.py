@@ -25,7 +25,7 @@ RECIPE: dict[str, Any] = {
     "data": DATA,
     "training": {
         "max_steps": 3,
-        "rollout_budget": 32,
+        "rollout_budget": 64,
         "per_device_train_batch_size": 32,
         "max_completion_length": 24,
         "use_cpu": True,
