@@ -11,7 +11,7 @@ def quickstart(
     folder: Annotated[
         str, typer.Option(help="Where the runs and the report go.")
     ] = "runs/quickstart",
-    steps: Annotated[int, typer.Option(min=1, help="Steps of the GRPO run.")] = 30,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the GRPO run.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of both runs.")] = 42,
 ) -> None:
     """Train GRPO and DARE from the same start with the same number of generated tokens.

@@ -25,8 +25,9 @@ def one_run(
     callbacks = [RichProgress(str(recipe["preset"]))]
     settings = dict(recipe)
     if token_budget is not None:
-        # The budget ends the run; steps only bound a method that generates hardly anything.
-        most = 4 * int(recipe["training"]["max_steps"])
+        # The budget ends the run; steps only bound a method that generates hardly anything. DARE
+        # generates a quarter as many rollouts a step, and shorter ones.
+        most = 6 * int(recipe["training"]["max_steps"])
         settings["training"] = {**recipe["training"], "max_steps": most}
     trainer = train(settings, folder, token_budget, callbacks)
     error = estimation_error(trainer)
