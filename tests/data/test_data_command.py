@@ -25,7 +25,7 @@ training:
   output_dir: run
   max_steps: 1
   per_device_train_batch_size: 32
-  rollout_budget: 32
+  rollout_budget: 64
   max_completion_length: 32
   save_strategy: "no"
   report_to: none
