@@ -1,6 +1,8 @@
 # Needs make and Python 3.11 or newer; everything else goes into $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
+# Processes that share the tests, whole files at a time: fixtures of a file are built once.
+WORKERS ?= 2
 
 # The stamp lives inside the environment and carries the version of Python: removing the one or
 # changing the other is enough to have it built again.
@@ -18,7 +20,7 @@ help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: lint types system  ## all checks: lint, types, tests
-	@$(RUN) -m pytest
+	@$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 quickstart: $(STAMP)  ## train GRPO and DARE on the built-in policy, write runs/quickstart/report.html
 	@$(VENV)/bin/dare quickstart
