@@ -63,7 +63,11 @@ class Naive:
                     new["slope"] += lever * (rate - raw)
                     new["square"] += lever**2
                     new["groups"] += 1
-                    new["loss"] += trials * (rate - told) ** 2
+                    likely = min(max(told, 0.02), 0.98)
+                    weight = self.at(row, step, i)[1]
+                    law = stats.betabinom(trials, weight * likely, weight * (1 - likely))
+                    ways = math.log(math.comb(trials, failures))
+                    new["loss"] += ways - float(law.logpmf(failures))
             # The drift must not move while this step's groups are still being predicted.
             self.sums[i] = {name: keep * self.sums[i][name] + new[name] for name in new}
         faded = {row: [self.at(row, step, i) for i in range(len(self.rates))] for row, *_ in groups}
@@ -155,6 +159,23 @@ def test_it_forgets_fast_only_where_difficulty_moves_fast(seed: int) -> None:
     middle = len(RATES) // 2
     assert static.best < middle < drifting.best
     assert static.rate < drifting.rate / 20
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_one_visit_before_is_enough_to_tell_how_fast(seed: int) -> None:
+    """All rates predict the same then, and only what they claim to know differs."""
+    best = []
+    for changed in (0, 80, 400):
+        rng = np.random.default_rng(seed)
+        learner = HistoryFilter(400, 0.1)
+        true = rng.beta(0.3, 0.3, 400)
+        for step in (0, 10):
+            failures = rng.binomial(8, true).astype(float)
+            learner.observe(np.arange(400), np.full(400, 8.0), failures, step)
+            true[:changed] = rng.beta(0.3, 0.3, changed)
+        best.append(learner.best)
+    assert best[0] <= 1
+    assert min(best[1:]) >= 4
 
 
 @pytest.mark.parametrize("seed", [0, 1])

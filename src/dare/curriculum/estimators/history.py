@@ -3,8 +3,9 @@
 Past outcomes, used well, say more about the policy of now than a fresh group does. Per prompt the
 filter keeps discounted sums of failures S and rollouts W. Between visits the difficulty wanders
 like a random walk, so the variance 1/W grows linearly in time: W <- W / (1 + c W dt). How fast (c)
-is chosen online from a small grid by the error of predicting each new group. What all prompts do
-together (the policy improves) is a drift mu in logits per step, regressed on the same groups.
+is chosen online from a small grid by how well each new group was predicted, and how surely. What
+all prompts do together (the policy improves) is a drift mu in logits per step, regressed on the
+same groups.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _MEMORY = 0.97  # discount of the population sums per pass over the seen prompts
 _CAUTION = 500.0  # groups until which the drift is shrunk toward 0
 _LARGEST_DRIFT = 1.0  # logits that the drift may move an estimate
 _EDGE = 1e-6
+_RARE = 0.02  # no forgetting is ruled out by one failure of a prompt that had none
 
 
 class HistoryFilter:
@@ -45,7 +47,7 @@ class HistoryFilter:
 
     @property
     def best(self) -> int:
-        """The rate in use: least error of prediction so far; the middle one before any."""
+        """The rate in use: least surprised so far; the middle one before any."""
         loss = np.asarray(self.population["loss"])
         return int(np.argmin(loss)) if loss.any() else len(loss) // 2
 
@@ -79,7 +81,8 @@ class HistoryFilter:
         self._decay(population, "slope", keep, lever * (rate - plain))
         self._decay(population, "square", keep, lever**2)
         self._decay(population, "groups", keep, known * np.ones_like(plain))
-        self._decay(population, "loss", keep, known * trials[:, None] * (rate - predicted) ** 2)
+        missed = surprise(failures[:, None], trials[:, None], predicted, weight)
+        self._decay(population, "loss", keep, known * missed)
         arrays["failures"][rows] = failed + failures[:, None]
         arrays["rollouts"][rows] = weight + trials[:, None]
         arrays["moments"][rows] = moment + trials[:, None] * step
@@ -107,6 +110,21 @@ class HistoryFilter:
     @staticmethod
     def _decay(population: dict[str, Any], name: str, keep: float, new: Array) -> None:
         population[name] = (keep * np.asarray(population[name]) + new.sum(axis=0)).tolist()
+
+
+def surprise(failures: Array, trials: Array, rate: Array, weight: Array) -> Array:
+    """-log P of the failures in a group of a prompt whose rate is known from so many rollouts.
+
+    The Beta-binomial law up to its binomial coefficient. What a forgetting said and how surely both
+    count: after one earlier group all say the same, and only the error that they admit differs.
+    """
+    rate = np.clip(rate, _RARE, 1.0 - _RARE)
+    a, b, total = weight * rate, weight * (1.0 - rate), np.zeros_like(rate)
+    for trial in range(int(trials.max(initial=0))):  # as a product over trials
+        total -= np.where(trial < failures, np.log(a + trial), 0.0)
+        total -= np.where(trial < trials - failures, np.log(b + trial), 0.0)
+        total += np.where(trial < trials, np.log(weight + trial), 0.0)
+    return total
 
 
 def beta_median(rate: Array, evidence: Array) -> Array:
