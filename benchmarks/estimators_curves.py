@@ -30,7 +30,7 @@ from dare.curriculum.estimators import (
     SnisEstimator,
     UniformEstimator,
 )
-from dare.curriculum.estimators.history import HistoryFilter, beta_median, predictive_median
+from dare.curriculum.estimators.history import HistoryFilter, predictive_median
 from dare.curriculum.rollouts import RolloutBatch
 
 
@@ -106,8 +106,6 @@ def predict(curves: list[Array], group: int, first: int, last: int) -> dict[str,
             mean, evidence = history.estimate(rows, step)
             errors[extra[0]].append(mean - rate)
             errors[extra[1]].append(predictive_median(mean, evidence, group) - rate)
-            median = beta_median(mean, evidence)
-            assert np.allclose(median, estimators["dare"].difficulty()[rows])
         failures = np.rint(rate * group)
         batch = outcomes_only(rows, failures, group)
         for buffer in buffers.values():

@@ -221,7 +221,8 @@ def test_shrinkage_is_the_best_linear_combination(seed: int) -> None:
             share = np.linalg.solve(covariance, np.ones(2))
             blend = float(share @ [rate[row], aligned]) / share.sum()
             weight = share.sum()
-        expected = beta_median(np.array([blend]), np.array([weight]))[0]
+        odds = blend / (1 - blend) * math.exp(estimator.metrics()["history_lean"])
+        expected = beta_median(np.array([odds / (1 + odds)]), np.array([weight]))[0]
         assert estimator.evidence()[row] == pytest.approx(weight, rel=1e-3)
         assert estimator.difficulty()[row] == pytest.approx(expected, abs=2e-3)
 

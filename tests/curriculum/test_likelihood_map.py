@@ -24,9 +24,9 @@ def optimum(inputs: np.ndarray, failures: np.ndarray, trials: np.ndarray) -> np.
     return minimize(loss, np.zeros(inputs.shape[1]), method="BFGS", options={"gtol": 1e-6}).x
 
 
-def test_the_age_has_no_products() -> None:
-    values = np.array([[2.0, 3.0, 5.0]])
-    assert design(values).tolist() == [[1.0, 2.0, 3.0, 5.0, 4.0, 6.0, 9.0]]
+def test_cold_start_and_age_have_no_products() -> None:
+    values = np.array([[2.0, 3.0, 5.0, 7.0]])
+    assert design(values).tolist() == [[1.0, 2.0, 3.0, 5.0, 7.0, 4.0, 6.0, 9.0]]
 
 
 def test_the_logistic_fit_is_the_optimum_another_solver_finds() -> None:

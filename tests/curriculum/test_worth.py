@@ -9,7 +9,15 @@ from worlds import small
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators.base import Outcome
 from dare.curriculum.estimators.snis import SnisEstimator
-from dare.curriculum.worth import honesty, judge_claims, judge_forecasts, strength
+from dare.curriculum.worth import (
+    honesty,
+    judge_claims,
+    judge_forecasts,
+    judge_lean,
+    lean,
+    strength,
+    without_lean,
+)
 
 
 def groups(worth: float, count: int, seed: int = 0) -> tuple[np.ndarray, ...]:
@@ -45,6 +53,29 @@ def test_a_claim_is_cut_to_what_it_was_worth(claimed: float, real: float) -> Non
         failures = rng.binomial(trials.astype(int), true).astype(float)
         judge_claims(sums, failures, trials, rate, np.full(50, claimed), true * (1 - true))
     assert honesty(sums) == pytest.approx(real / claimed, rel=0.25)
+
+
+@pytest.mark.parametrize("shift", [-0.8, -0.3, 0.0, 0.5])
+def test_a_lean_of_all_rates_is_found_and_taken_off(shift: float) -> None:
+    rng = np.random.default_rng(0)
+    sums = {"lean_missed": 0.0, "lean_square": 0.0}
+    assert lean(sums) == 0.0
+    for _ in range(100):
+        said = rng.uniform(0.2, 0.8, 20)
+        true = 1 / (1 + np.exp(-(np.log(said / (1 - said)) + shift)))
+        judge_lean(sums, rng.binomial(8, true).astype(float), np.full(20, 8.0), said)
+    assert lean(sums) == pytest.approx(shift, abs=0.1)
+    assert np.abs(without_lean(sums, said) - true).max() < 0.03
+    edges = np.array([0.0, 1.0])
+    assert without_lean(sums, edges).tolist() == [0.0, 1.0]
+
+
+def test_a_lean_is_held_back_until_there_are_groups_and_never_beyond_one() -> None:
+    sums = {"lean_missed": 0.0, "lean_square": 0.0}
+    judge_lean(sums, np.zeros(2), np.full(2, 8.0), np.full(2, 0.5))
+    assert -0.3 < lean(sums) < 0
+    judge_lean(sums, np.zeros(500), np.full(500, 8.0), np.full(500, 0.5))
+    assert lean(sums) == -1.0
 
 
 def test_a_modest_claim_is_not_raised() -> None:

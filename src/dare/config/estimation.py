@@ -55,7 +55,8 @@ class EstimatorConfig:
     prior_strength: float = 0.1
     """Rollouts that a cold-start estimate counts for once the prompt has been seen."""
     refresh_share: float = 0.25
-    """Tokens spent on rescoring buffered rollouts, as a share of the step's own tokens."""
+    """Tokens spent on rescoring buffered rollouts and on reading solutions again, as a share of
+    the step's own tokens."""
     posterior_discount: float = 0.5
     """lambda of the discounted Beta posterior (MoPPS)."""
     candidates: int = 0
@@ -124,7 +125,7 @@ class ForesightConfig:
     use: bool = True
     """Read the solutions where the data has them and the estimator is `snis` with `shrink`."""
     share: float = 0.75
-    """Tokens of solutions read again for each token of the refresh budget, on top of it."""
+    """Share of the refresh budget that solutions may be read again with; rescoring has the rest."""
     memory: int = 4096
     """Groups that the map from likelihood to difficulty is learnt from, the latest ones."""
     most_strength: float = 32.0
@@ -132,6 +133,6 @@ class ForesightConfig:
 
     def __post_init__(self) -> None:
         share, memory, most = self.share, self.memory, self.most_strength
-        require(share >= 0, "foresight.share", share, "must not be negative")
+        require(0 <= share <= 1, "foresight.share", share, "is a share, in [0, 1]")
         require(memory >= 32, "foresight.memory", memory, "needs at least 32 groups")
         require(most >= 0, "foresight.most_strength", most, "must not be negative")

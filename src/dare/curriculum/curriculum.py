@@ -122,8 +122,8 @@ class Curriculum:
     def refresh(self, scorer: Scorer | None = None, token_budget: int = 0) -> int:
         """Realign estimates with the policy of now; returns the tokens that this cost.
 
-        `scorer` gives total log-probs of buffered rollouts under the current policy; it gets at
-        most `token_budget` tokens to read, and the solutions `foresight.share` times as many.
+        `scorer` gives total log-probs of buffered rollouts under the current policy. Reading
+        solutions takes at most `foresight.share` of `token_budget`, and rescoring what is left.
         Call it after the policy was updated.
         """
         spent = 0
@@ -133,7 +133,7 @@ class Curriculum:
             spent += self.foresight.refresh(chance, self.step, share)
             self._forecast(self.foresight)
         if scorer is not None and self.estimator.rescores:
-            request = choose_stale(self.buffer, self._chance, self.step, token_budget)
+            request = choose_stale(self.buffer, self._chance, self.step, token_budget - spent)
             if len(request.uid_R):
                 self.buffer.rescore(request.uid_R, scorer(request), self.step)
                 spent += int(request.rollouts.offsets[-1])

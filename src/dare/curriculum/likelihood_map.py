@@ -53,12 +53,12 @@ def features(statistics_QS: Array, age_Q: Array, prior_Q: Array) -> Array:
 
 
 def design(values_QF: Array) -> Array:
-    """1, every feature, and every product of two; of the age, the last, no products.
+    """1, every feature, and every product of two that were read; none of the last two.
 
     Old readings are of prompts that are hardly ever drawn, so there is little to learn products
-    with the age from, and they would be relied on just there.
+    with the age from, and they would be relied on just there. The cold start says too little.
     """
-    read = values_QF[:, :-1]
+    read = values_QF[:, :-2]
     first, second = np.triu_indices(read.shape[1])
     ones = np.ones((len(values_QF), 1))
     return np.hstack([ones, values_QF, read[:, first] * read[:, second]])

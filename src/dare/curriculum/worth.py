@@ -1,4 +1,4 @@
-"""How many rollouts a prediction is worth, from the groups that came out.
+"""How many rollouts a prediction is worth and where it leans, from the groups that came out.
 
 A prediction p of a rate t that is worth s rollouts misses it by E (t - p)^2 = E t (1 - t) / s.
 Groups have noise of their own: of n with k failures, E (k - n p)^2 = n E t (1 - t) plus n^2 times
@@ -7,14 +7,19 @@ that. Sums of both sides over groups, older ones discounted, give s, or the shar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, MutableMapping
 from typing import Any
+
+import numpy as np
 
 from dare.curriculum.arrays import Array
 
 _MEMORY = 0.995  # discount of the sums per group
 _CAUTION = 8.0  # in units of the sums, a handful of groups: until then a claim is believed
 _LEAST = 0.02  # of a claim that is left, however wrong it was
+_LEAN_CAUTION = 1.0  # 16 groups at a rate of 0.5: until then a lean is held toward 0
+_MOST_LEAN = 1.0  # logits
 
 
 def judge_forecasts(
@@ -58,6 +63,29 @@ def honesty(sums: Mapping[str, Any]) -> float:
     """Share of the claimed rollouts that the claims were worth, at most 1."""
     excess, claimed = sums["excess"] + _CAUTION, sums["claimed"] + _CAUTION
     return 1.0 if excess <= claimed else max(claimed / excess, _LEAST)
+
+
+def judge_lean(
+    sums: MutableMapping[str, Any], failures_Q: Array, trials_Q: Array, rate_Q: Array
+) -> None:
+    """Add groups to the regression of what came out, less what was said, on one shift in logits."""
+    lever = rate_Q * (1.0 - rate_Q)  # how far a small shift moves a rate
+    keep = _MEMORY ** len(rate_Q)
+    missed = float((lever * (failures_Q / trials_Q - rate_Q)).sum())
+    sums["lean_missed"] = keep * sums["lean_missed"] + missed
+    sums["lean_square"] = keep * sums["lean_square"] + float((lever**2).sum())
+
+
+def lean(sums: Mapping[str, Any]) -> float:
+    """Logits by which rates should be moved: what came out was lower than said where negative."""
+    shift = sums["lean_missed"] / (sums["lean_square"] + _LEAN_CAUTION)
+    return float(min(max(shift, -_MOST_LEAN), _MOST_LEAN))
+
+
+def without_lean(sums: Mapping[str, Any], rate_Q: Array) -> Array:
+    """Rates moved by the shift that would have made the earlier ones right on average."""
+    factor = math.exp(lean(sums))
+    return np.asarray(rate_Q * factor / (1.0 - rate_Q + rate_Q * factor))
 
 
 def _add(sums: MutableMapping[str, Any], excess_Q: Array, claimed_Q: Array) -> None:

@@ -12,9 +12,9 @@ from dare.curriculum.arrays import Array, compact
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators.base import Estimator, Outcome, check_rates
 from dare.curriculum.estimators.history import RATES, HistoryFilter, beta_median
-from dare.curriculum.worth import honesty, judge_claims
+from dare.curriculum.worth import honesty, judge_claims, judge_lean, lean, without_lean
 
-_UNTRIED = 8.0
+_UNTRIED = 4.0
 """Most rollouts that a forecast is taken for where a prompt was never rolled out. How far forecasts
 are off is learnt from prompts that were drawn; those near 0 and 1 are not, and are less sure."""
 
@@ -65,7 +65,9 @@ class SnisEstimator(Estimator):
     predicts best, is the prior; the SNIS estimate over its rescored rollouts corrects it by the
     evidence behind each (see `combine`). A rollout that was last scored dt steps ago keeps
     1 / (1 + c g dt) of its weight, c being the history's rate and g the size of its group; one
-    that was never rescored says nothing that the history does not. The read-out is the median.
+    that was never rescored says nothing that the history does not. A prompt that was trained on is
+    mostly easier than its record: what all records lean by is learnt from prompts drawn again, and
+    taken off. The read-out is the median.
     """
 
     rescores = True
@@ -81,9 +83,10 @@ class SnisEstimator(Estimator):
         self._arrays["forecast"] = np.full(count, np.nan)
         self._arrays["own_rate"] = np.full(count, 0.5)
         self._arrays["own_evidence"] = np.zeros(count)
+        self._arrays["said"] = np.full(count, 0.5)  # before the lean is taken off
         population = self._history.population
         self._scalars.update(population=population, accepted=0.0, ess=0.0, strength=0.0)
-        self._scalars.update(excess=0.0, claimed=0.0)
+        self._scalars.update(excess=0.0, claimed=0.0, lean_missed=0.0, lean_square=0.0)
 
     def set_prior(self, prior_P: Array) -> None:
         """Cold-start difficulties: the estimate of unseen prompts, and a seen one's first prior."""
@@ -125,6 +128,7 @@ class SnisEstimator(Estimator):
             "difficulty_drift": drift,
             "forecast_strength": self._scalars["strength"],
             "history_honesty": honesty(self._scalars),
+            "history_lean": lean(self._scalars),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -165,8 +169,9 @@ class SnisEstimator(Estimator):
             )
             self._arrays["own_rate"] = difficulty.copy()
             self._arrays["own_evidence"] = evidence.copy()
-            difficulty[seen], evidence[seen] = self._with_forecast(seen)
-            difficulty[seen] = beta_median(difficulty[seen], evidence[seen])
+            said, evidence[seen] = self._with_forecast(seen)
+            self._arrays["said"][seen] = said
+            difficulty[seen] = beta_median(without_lean(self._scalars, said), evidence[seen])
             predicted, strength = self._arrays["forecast"], self._scalars["strength"]
             unseen = np.isfinite(predicted) & ~self._arrays["seen"]
             worth = np.full(np.count_nonzero(unseen), min(strength, _UNTRIED))
@@ -188,10 +193,12 @@ class SnisEstimator(Estimator):
         return own + gain * (np.where(known, predicted, own) - own), total
 
     def _judge(self, outcome: Outcome) -> None:
-        """How far prompts with a forecast came out from what their own rollouts said."""
+        """How far groups came out from what was said, and from what their own rollouts said."""
         arrays, rows = self._arrays, outcome.prompt_Q
-        judged = arrays["seen"][rows] & np.isfinite(arrays["forecast"][rows])
-        judged &= (outcome.trials_Q > 1) & (arrays["own_evidence"][rows] > 0)
+        again = arrays["seen"][rows] & (outcome.trials_Q > 1)
+        failures, trials = outcome.failures_Q[again], outcome.trials_Q[again]
+        judge_lean(self._scalars, failures, trials, arrays["said"][rows[again]])
+        judged = again & np.isfinite(arrays["forecast"][rows]) & (arrays["own_evidence"][rows] > 0)
         rows = rows[judged]
         likely, evidence = self._with_forecast(rows)
         likely = np.clip(likely, _EDGE, 1.0 - _EDGE)
