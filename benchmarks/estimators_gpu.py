@@ -225,7 +225,6 @@ def main() -> None:
             "cold_start.references": chosen.references,
             "estimator.references": chosen.references,
             "easy.max_tokens_ratio": 1.0,  # a response that is cut off would count as a failure
-            "foresight.share": 3.0,  # as measured; the bound on reading sets in before that
         },
     }
     at = tuple(int(step) for step in chosen.at.split(","))
