@@ -62,7 +62,7 @@ def pick(values: dict[str, Any], path: str) -> Any:
         ("dare", {"estimator.clip": 4.0, "estimator.refresh_share": 0.25, "max_tokens": 3072}),
         ("dare", {"selection.explore_floor": 0.1, "cold_start.temperature": "auto"}),
         ("dare", {"cold_start.references": 256, "estimator.fallback": "shrink"}),
-        ("dare", {"fresh_share": 0.25, "foresight.share": 0.75}),
+        ("dare", {"fresh_share": 0.25, "foresight.share": 0.9}),
         *((name, {"fresh_share": 1.0}) for name in ("grpo", "paper", "mopps", "current-fr")),
         *((name, {"fresh_share": 1.0}) for name in sorted(PRESETS) if name.startswith("grpo+")),
         ("paper", {"selection.kappa": 100, "selection.eta": 0.0, "buffer.groups": 4096}),

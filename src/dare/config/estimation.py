@@ -124,7 +124,7 @@ class ForesightConfig:
 
     use: bool = True
     """Read the solutions where the data has them and the estimator is `snis` with `shrink`."""
-    share: float = 0.75
+    share: float = 0.9
     """Share of the refresh budget that solutions may be read again with; rescoring has the rest."""
     memory: int = 4096
     """Groups that the map from likelihood to difficulty is learnt from, the latest ones."""
