@@ -209,6 +209,7 @@ def test_wrong_types_are_refused_by_name(values: dict[str, Any], field: str, fix
         ({"hard.plain": 1}, "hard.plain"),
         ({"fresh_share": 0}, "fresh_share"),
         ({"fresh_share": 1.1}, "fresh_share"),
+        ({"foresight.share": 1.1}, "foresight.share"),
         ({"rollout_budget": 15}, "rollout_budget"),
         ({"rollout_budget": 24, "fresh_share": 0.5}, "rollout_budget"),
         ({"rollout_budget": 7, "tiers": False}, "rollout_budget"),

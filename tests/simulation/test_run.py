@@ -31,13 +31,18 @@ def test_runs_stop_at_equal_rollouts() -> None:
 
 
 def test_estimates_converge_when_the_policy_stands_still() -> None:
+    # 128 rollouts a prompt in all: averaged, their error is 0.25 of that of 8. What is learnt of a
+    # movement that is not there (lean, drift, forgetting) may cost a fifth of that.
     changes = {"buffer.rollouts_per_prompt": 256, "selection.kappa": 0, "tiers": False}
     config = CurriculumConfig.preset("dare", rollout_budget=512, **changes)
-    learner = SimulatedLearner(100, rate=0.0, length_rate=0.0, drift=0.0)
-    run = simulate(config, learner, 100, every=50)
-    assert run["mae_all"][-1] < run["mae_all"][1]
-    assert run["mae_all"][-1] < 0.3 * run["intrinsic_all"][-1]
-    assert run["accuracy"][-1] == run["accuracy"][0]
+    shares = []
+    for seed in range(4):
+        learner = SimulatedLearner(100, rate=0.0, length_rate=0.0, drift=0.0, seed=seed)
+        run = simulate(config, learner, 100, every=50)
+        assert run["mae_all"][-1] < run["mae_all"][1]
+        assert run["accuracy"][-1] == run["accuracy"][0]
+        shares.append(run["mae_all"][-1] / run["intrinsic_all"][-1])
+    assert np.mean(shares) < 0.3
 
 
 def test_intrinsic_error_is_that_of_fresh_rollouts() -> None:
