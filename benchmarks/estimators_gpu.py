@@ -92,8 +92,10 @@ def unpacked(gguf: Path, folder: Path) -> Path:
     values = loaded.config.to_dict()
     values.pop("quantization_config", None)
     config = type(loaded.config).from_dict(values)
-    plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    plain.load_state_dict(loaded.state_dict())
+    with torch.device("meta"):  # no random weights first: of a billion they take a minute
+        plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    plain.load_state_dict(loaded.state_dict(), assign=True)
+    plain.tie_weights()
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     if end is not None and end != tokenizer.unk_token_id:
         tokenizer.eos_token = "<|im_end|>"  # some GGUF files name the start token here
@@ -189,6 +191,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=256, help="rollouts a step trains on")
     parser.add_argument("--tokens", type=int, default=320, help="longest response")
     parser.add_argument("--rows", type=int, default=16, help="rollouts a training forward pass")
+    parser.add_argument("--generation-rows", type=int, default=512, help="rollouts at once")
     parser.add_argument("--references", type=int, default=128, help="of cold start and teacher")
     parser.add_argument("--teacher-prompts", type=int, default=512, help="0: an untrained head")
     parser.add_argument("--learning-rate", type=float, default=2e-6)
@@ -214,6 +217,7 @@ def main() -> None:
             "max_steps": chosen.steps,
             "rollout_budget": chosen.budget,
             "per_device_train_batch_size": chosen.rows,
+            "generation_rows": chosen.generation_rows,
             "max_completion_length": chosen.tokens,
             "temperature": 0.6,
             "top_p": 0.95,

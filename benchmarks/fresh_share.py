@@ -7,9 +7,9 @@
 The fewer rollouts of a step are new, the more steps a generated token gives and the more training
 and refreshing it takes. So a step costs tokens generated, trained on and refreshed (rescored or
 read), each at its price; by default what they took on an H200 with a 1.5B model
-(docs/results/estimators_gpu.json), relative to a trained token. The cost of an accuracy is where
-the mean curve of all seeds first has it, straight between evaluations; intervals are of seeds
-drawn again. Ends with one JSON line.
+(docs/results/estimators_gpu_half.json), relative to a trained token. The cost of an accuracy is
+where the mean curve of all seeds first has it, straight between evaluations; intervals are of
+seeds drawn again. Ends with one JSON line.
 """
 
 from __future__ import annotations
