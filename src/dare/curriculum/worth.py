@@ -31,7 +31,8 @@ def judge_forecasts(
     exceed the binomial n p (1 - p) by n (n - 1) p (1 - p) / (s + 1).
     """
     binomial = trials_Q * rate_Q * (1.0 - rate_Q)
-    _add(sums, (failures_Q - trials_Q * rate_Q) ** 2 - binomial, (trials_Q - 1.0) * binomial)
+    excess = (failures_Q - trials_Q * rate_Q) ** 2 - binomial
+    _add(sums, excess=excess, claimed=(trials_Q - 1.0) * binomial)
 
 
 def judge_claims(
@@ -48,7 +49,7 @@ def judge_claims(
     be infinitely surprising.
     """
     excess = (failures_Q - trials_Q * rate_Q) ** 2 - trials_Q * variance_Q
-    _add(sums, excess, trials_Q**2 * variance_Q / claimed_Q)
+    _add(sums, excess=excess, claimed=trials_Q**2 * variance_Q / claimed_Q)
 
 
 def strength(sums: Mapping[str, Any], most: float) -> float:
@@ -70,10 +71,8 @@ def judge_lean(
 ) -> None:
     """Add groups to the regression of what came out, less what was said, on one shift in logits."""
     lever = rate_Q * (1.0 - rate_Q)  # how far a small shift moves a rate
-    keep = _MEMORY ** len(rate_Q)
-    missed = float((lever * (failures_Q / trials_Q - rate_Q)).sum())
-    sums["lean_missed"] = keep * sums["lean_missed"] + missed
-    sums["lean_square"] = keep * sums["lean_square"] + float((lever**2).sum())
+    missed = lever * (failures_Q / trials_Q - rate_Q)
+    _add(sums, lean_missed=missed, lean_square=lever**2)
 
 
 def lean(sums: Mapping[str, Any]) -> float:
@@ -88,7 +87,7 @@ def without_lean(sums: Mapping[str, Any], rate_Q: Array) -> Array:
     return np.asarray(rate_Q * factor / (1.0 - rate_Q + rate_Q * factor))
 
 
-def _add(sums: MutableMapping[str, Any], excess_Q: Array, claimed_Q: Array) -> None:
-    keep = _MEMORY ** len(excess_Q)
-    sums["excess"] = keep * sums["excess"] + float(excess_Q.sum())
-    sums["claimed"] = keep * sums["claimed"] + float(claimed_Q.sum())
+def _add(sums: MutableMapping[str, Any], **new: Array) -> None:
+    """Each named sum: what is left of it, and the new groups'."""
+    for name, values_Q in new.items():
+        sums[name] = _MEMORY ** len(values_Q) * sums[name] + float(values_Q.sum())
