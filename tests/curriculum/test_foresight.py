@@ -20,13 +20,14 @@ from dare.curriculum.selection import explore_share
 
 
 def solutions(rate_P: np.ndarray, seed: int = 0, noise: float = 0.0) -> Services:
-    """Solutions whose least likely token has the chance of success; other tokens say little."""
+    """Solutions whose least likely number has the chance of success; other tokens say little."""
     rng = np.random.default_rng(seed)
     logit = np.log((1 - rate_P + 1e-3) / (rate_P + 1e-3)) + noise * rng.normal(size=len(rate_P))
     lowest = -np.log1p(np.exp(-logit))
     length = rng.integers(5, 40, len(rate_P)).astype(float)
     others = -0.01 * rng.random((len(rate_P), 2)) - 1e-3
-    values = np.column_stack([length, lowest + others.sum(1), lowest, others.min(1), others.max(1)])
+    total = lowest + others.sum(1)
+    values = np.column_stack([length, total, lowest, others[:, 0], total - others[:, 0], lowest])
     return Services(solutions=lambda rows: Measured(values[rows], int(length[rows].sum())))
 
 
@@ -44,12 +45,14 @@ def test_statistics_of_ragged_solutions_against_a_loop() -> None:
     rng = np.random.default_rng(0)
     sizes = np.array([1, 2, 3, 7, 40])
     logprobs = -rng.exponential(size=sizes.sum())
-    found = solution_statistics(logprobs, sizes)
+    number = rng.random(sizes.sum()) < 0.5
+    found = solution_statistics(logprobs, sizes, number)
     start = 0
     for row, size in zip(found, sizes, strict=True):
-        part = sorted(logprobs[start : start + size])
-        low = [part[min(place, size - 1)] for place in range(3)]
-        assert np.allclose(row, [size, sum(part), *low])
+        part = logprobs[start : start + size]
+        numbers = [part[place] for place in range(1, size) if number[start + place]]
+        low = min(numbers, default=0.0)
+        assert np.allclose(row, [size, sum(part), min(part), part[0], sum(numbers), low])
         start += size
 
 
@@ -131,10 +134,9 @@ def test_prompts_that_join_the_data_are_read_first() -> None:
     assert foresight.known_P.all()
 
 
-def test_refresh_reads_the_likely_and_stale_within_its_budget() -> None:
-    count = 200
+def recorded(count: int, asked: list[np.ndarray]) -> Foresight:
+    """All solutions read once; what is read later is noted."""
     served = solutions(world(count))
-    asked: list[np.ndarray] = []
 
     def measure(rows: np.ndarray) -> Measured:
         asked.append(rows)
@@ -143,15 +145,33 @@ def test_refresh_reads_the_likely_and_stale_within_its_budget() -> None:
 
     foresight = Foresight(count, ForesightConfig(), measure)
     foresight.read_all(0)
-    chance = np.where(np.arange(count) < 20, 1.0, 1e-6)
-    spent = foresight.refresh(chance, 4, 300)
+    asked.clear()
+    return foresight
+
+
+def test_refresh_reads_the_uncertain_and_stale_within_its_budget() -> None:
+    asked: list[np.ndarray] = []
+    foresight = recorded(200, asked)
+    difficulty = np.where(np.arange(200) < 20, 0.7, 0.999)
+    spent = foresight.refresh(difficulty, 4, 300)
     assert 0 < spent <= 300
     assert (asked[-1] < 20).mean() > 0.9
     whole = float(foresight.arrays["prompt_statistics"][:, 0].sum())
-    while spent := foresight.refresh(chance, 4, 10**9):  # the others; those just read are not stale
+    while spent := foresight.refresh(difficulty, 4, 10**9):  # those just read are not stale
         assert spent <= whole / 8  # however much is allowed, all of it takes eight steps
-    again = np.concatenate(asked[1:])
-    assert sorted(again.tolist()) == list(range(count))  # everything once, nothing twice
+    again = np.concatenate(asked)
+    assert sorted(again.tolist()) == list(range(200))  # everything once, nothing twice
+
+
+def test_prompts_that_look_certain_are_read_again_too_but_seldom() -> None:
+    asked: list[np.ndarray] = []
+    foresight = recorded(200, asked)
+    difficulty = np.where(np.arange(200) < 20, 0.5, np.arange(200) % 2)
+    for step in range(1, 401):
+        foresight.refresh(difficulty, step, 300)
+    times = np.bincount(np.concatenate(asked), minlength=200)
+    assert times.min() >= 1
+    assert times[:20].mean() > 5 * times[20:].mean()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.75])

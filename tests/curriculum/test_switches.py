@@ -53,7 +53,7 @@ def services() -> Services:
     given, rng = decoding(COUNT), np.random.default_rng(3)
     entropy, length = rng.random(COUNT), rng.integers(3, 30, COUNT).astype(float)
     lowest = -5 * rng.random(COUNT)
-    solutions = np.column_stack([length, lowest - 0.3, lowest, 0.1 * lowest, 0.01 * lowest])
+    solutions = np.column_stack([length, lowest - 0.3, lowest, 0.1 * lowest, lowest, lowest])
     return Services(
         decode=given.decode,
         embeddings=given.embeddings,

@@ -129,8 +129,7 @@ class Curriculum:
         spent = 0
         if self.foresight is not None and self.foresight.begun:
             share = int(self.config.foresight.share * token_budget)
-            chance = self.selector.probability(self.estimator.signal(), self._tier_P())
-            spent += self.foresight.refresh(chance, self.step, share)
+            spent += self.foresight.refresh(self.estimator.difficulty(), self.step, share)
             self._forecast(self.foresight)
         if scorer is not None and self.estimator.rescores:
             request = choose_stale(self.buffer, self._chance, self.step, token_budget - spent)

@@ -20,26 +20,35 @@ from dare.curriculum.likelihood_map import LikelihoodMap, features, fit_map
 from dare.curriculum.worth import judge_forecasts, strength
 from dare.errors import require
 
-LOWEST = 3
-STATISTICS = 2 + LOWEST
-"""Of a solution's token log-probs: how many there are, their sum, and the three lowest."""
+STATISTICS = 6
+"""Of a solution's token log-probs: how many there are, their sum, the lowest, the first, and sum
+and lowest of those that hold a digit (0 where none does)."""
 _FEWEST = 16  # groups below which a regression would only repeat their noise
 _CROWD = 4096  # prompts that stand for all when the map is fitted
+_ANYWAY = 0.1  # of the mean worth of a reading: what one is worth of a prompt that looks certain
 _CYCLE = 8  # steps in which all solutions are read again at the fastest; a policy moves slowly
 
 
-def solution_statistics(logprobs: Array, sizes_Q: Array) -> Array:
+def solution_statistics(logprobs: Array, sizes_Q: Array, number: Array) -> Array:
     """The statistics of solutions whose token log-probs lie one after the other.
 
-    More than one low token: a solution may open or close in a way that is not the policy's, which
-    costs a token or two and says nothing about whether it can solve the problem.
+    `number` says which tokens hold a digit. A number is what a step has come to, and a policy that
+    would write another one fails; how a solution opens, words and closes is often a matter of
+    style. So numbers count apart, and the first token is none of them.
     """
     starts = np.concatenate([[0], np.cumsum(sizes_Q)[:-1]]).astype(np.int64)
-    owner = np.repeat(np.arange(len(sizes_Q)), sizes_Q)
-    ascending = logprobs[np.lexsort((logprobs, owner))]
-    place = np.minimum(np.arange(LOWEST), sizes_Q[:, None] - 1)  # short ones repeat their last
-    total = np.bincount(owner, weights=logprobs, minlength=len(sizes_Q))
-    return np.column_stack([sizes_Q, total, ascending[starts[:, None] + place]])
+    numbers = np.where(number, logprobs, 0.0)
+    numbers[starts] = 0.0
+    return np.column_stack(
+        [
+            sizes_Q,
+            np.add.reduceat(logprobs, starts),
+            np.minimum.reduceat(logprobs, starts),
+            logprobs[starts],
+            np.add.reduceat(numbers, starts),
+            np.minimum.reduceat(numbers, starts),
+        ]
+    )
 
 
 class Foresight:
@@ -56,7 +65,7 @@ class Foresight:
             "prompt_step": np.full(count, -1, np.int64),
             "prompt_cold": np.full(count, 0.5),
             "prompt_trained": np.zeros(count, bool),
-            "memory_features": np.empty((0, STATISTICS + 3)),
+            "memory_features": np.empty((0, STATISTICS + 2)),
             "memory_failures": np.empty(0),
             "memory_trials": np.empty(0),
             "map_centre": np.empty(0),
@@ -103,12 +112,12 @@ class Foresight:
         """Every solution, once, before the first step."""
         return self.read(np.arange(len(self.arrays["prompt_step"])), step)
 
-    def refresh(self, chance_P: Array, step: int, token_budget: int) -> int:
-        """Read again what is most stale and most likely to be drawn; returns the tokens.
+    def refresh(self, difficulty_P: Array, step: int, token_budget: int) -> int:
+        """Read again what is most stale and may have moved most; returns the tokens.
 
-        Nothing changes the difficulty of a prompt as much as being trained on: those whose groups
-        came out since they were last read come first.
-        However large the budget, at most an eighth of all that there is to read.
+        Where the policy has become better by a logit, a rate d moves by d (1 - d). Nothing changes
+        it as much as being trained on: prompts whose groups came out since they were last read come
+        first. However large the budget, at most an eighth of all that there is to read.
         """
         read = self.arrays["prompt_step"]
         new = read < 0  # prompts that joined the data of a run
@@ -117,8 +126,9 @@ class Foresight:
         every = np.where(known, self.arrays["prompt_statistics"][:, 0], 0.0)
         usual = every.sum() / max(np.count_nonzero(known), 1)
         length = np.where(new, max(usual, 1.0), every)[rows]
-        # The mean keeps prompts that look out of reach from being forgotten for good.
-        worth = (chance_P[rows] + chance_P.mean()) * (step - read[rows]) / length
+        moves_P = difficulty_P * (1.0 - difficulty_P)
+        # A share of the mean keeps prompts that look certain from being forgotten for good.
+        worth = (moves_P[rows] + _ANYWAY * moves_P.mean()) * (step - read[rows]) / length
         worth[self.arrays["prompt_trained"][rows] | new[rows]] = np.inf
         order = np.argsort(-worth, kind="stable")
         fits = np.cumsum(length[order]) <= min(token_budget, float(every.sum()) / _CYCLE)

@@ -34,18 +34,16 @@ class LikelihoodMap(NamedTuple):
 
 
 def features(statistics_QS: Array, age_Q: Array, prior_Q: Array) -> Array:
-    """log(1 - x) of sum, mean and the lowest; log length; the cold start's logit; log age.
+    """log(1 - x) of sums and lowest; log length; the cold start's logit; log age.
 
     The age is how many steps ago the solution was read: what the policy has learnt since then is
     part of what the regression can tell.
     """
-    length, total = statistics_QS[:, 0], statistics_QS[:, 1]
-    logprobs = np.column_stack([total, total / length, statistics_QS[:, 2:]])
     odds = np.clip(prior_Q, 0.01, 0.99)
     return np.column_stack(
         [
-            np.log1p(-np.minimum(logprobs, 0.0)),
-            np.log(length),
+            np.log1p(-np.minimum(statistics_QS[:, 1:], 0.0)),
+            np.log(statistics_QS[:, 0]),
             np.log(odds / (1.0 - odds)),
             np.log1p(age_Q),
         ]

@@ -220,7 +220,8 @@ class Collector:
         values = np.full((len(mine), STATISTICS), np.nan)
         if there:
             sizes = np.array([len(solutions[place]) for place in there])
-            values[there] = solution_statistics(scores.logprobs.astype(np.float64), sizes)
+            number = self._store.holds_digit(np.concatenate([solutions[place] for place in there]))
+            values[there] = solution_statistics(scores.logprobs.astype(np.float64), sizes, number)
         values = self.exchange(mine, values, len(rows))
         return Measured(values, int(np.nansum(values[:, 0])))
 

@@ -42,6 +42,7 @@ class PromptStore:
         self.records = [records[row] for row in self.table.dataset_row_P.tolist()]
         self._tokens: dict[int, IntArray] = {}
         self._solutions: dict[int, np.ndarray[Any, Any]] = {}
+        self._digits: dict[int, bool] = {}
 
     @staticmethod
     def _check_answers(records: list[dict[str, Any]]) -> None:
@@ -90,6 +91,15 @@ class PromptStore:
         if row not in self._solutions:  # read again and again during a run; halved in memory
             self._solutions[row] = self._encode_solution(row).astype(np.int32)
         return self._solutions[row].astype(np.int64)
+
+    def holds_digit(self, ids: IntArray) -> np.ndarray[Any, Any]:
+        """Which of these tokens have a digit in their text; special tokens never do."""
+        kinds, place = np.unique(ids, return_inverse=True)
+        for token in kinds.tolist():
+            if token not in self._digits:
+                text = self._tokenizer.decode([token], skip_special_tokens=True)
+                self._digits[token] = any(letter.isdigit() for letter in text)
+        return np.array([self._digits[token] for token in kinds.tolist()], bool)[place]
 
     def _encode_solution(self, row: int) -> IntArray:
         text = self.records[row].get("solution")

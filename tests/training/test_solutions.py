@@ -1,0 +1,51 @@
+"""Reading solutions: the statistics of each against a plain forward pass, token by token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import tiny
+from dare.curriculum.foresight import STATISTICS
+from dare.training.prompts import PromptStore
+
+
+def test_statistics_of_read_solutions_against_a_plain_forward_pass(tmp_path: Path) -> None:
+    texts = ["3+4=7", "no number", "9", None, "so 12*3=36. 36-1=35"]
+    rows = [
+        {"prompt": f"{place}?", "solution": text, "chance": 0.5} for place, text in enumerate(texts)
+    ]
+    model = tiny.policy()
+    trainer = tiny.trainer(tmp_path, model=model, data=rows, temperature=0.8, top_p=0.5)
+    found = trainer.collector.read_solutions(np.arange(len(texts)), 12)
+    tokenizer, tokens = trainer.processing_class, 0
+    for row, got in enumerate(found.values):
+        text = trainer.store.records[row]["solution"]
+        if text is None:
+            assert np.isnan(got).all()
+            continue
+        ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tiny.END][:12]
+        prompt = trainer.store.tokens(row).tolist()
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        logprobs = torch.log_softmax(logits.double() / 0.8, -1)
+        each = [float(logprobs[place, token]) for place, token in enumerate(ids)]
+        numbers = [v for v, c in zip(each[1:], text[1:12], strict=False) if c in "0123456789"]
+        low = min(numbers, default=0.0)
+        wanted = [len(ids), sum(each), min(each), each[0], sum(numbers), low]
+        assert len(wanted) == STATISTICS
+        assert np.allclose(got, wanted, atol=1e-3)
+        tokens += len(ids)
+    assert found.tokens == tokens
+
+
+def test_digits_are_told_by_the_text_of_a_token_and_not_of_a_special_one() -> None:
+    tokenizer = tiny.tokenizer()
+    tokenizer.add_tokens(["abc12", "abcd"])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<slot1>"]})
+    store = PromptStore([{"prompt": "1+1=", "answer": "2"}], tokenizer)
+    ids = np.array(tokenizer.convert_tokens_to_ids(["7", "+", "abc12", "abcd", "<slot1>", "7"]))
+    assert store.holds_digit(ids).tolist() == [True, False, True, False, False, True]
+    assert store.holds_digit(ids[::-1]).tolist() == [True, False, False, True, False, True]
