@@ -259,3 +259,18 @@ def test_a_state_without_solutions_is_refused() -> None:
     plain = Curriculum(table(200), make().config, services(200))
     with pytest.raises(InvalidInput, match="foresight"):
         make().load_state_dict(plain.state_dict())
+
+
+@pytest.mark.parametrize("name", ["prompt_statistics", "map_weight"])
+def test_a_state_of_another_version_is_refused(name: str) -> None:
+    rate = world(100)
+    foresight = Foresight(100, ForesightConfig(), solutions(rate).solutions)
+    foresight.read_all(0)
+    state = dict(foresight.arrays)
+    value = state.pop(name)
+    if name == "prompt_statistics":
+        state[name] = value[:, 1:]
+    fresh = Foresight(100, ForesightConfig(), solutions(rate).solutions)
+    with pytest.raises(InvalidInput, match=r"foresight state.*another version"):
+        fresh.load(state, foresight.scalars)
+    assert not fresh.begun

@@ -167,6 +167,9 @@ class Foresight:
         wanted = sorted(self.arrays)
         fix = f"expected {wanted}; the checkpoint was written by another version"
         require(sorted(arrays) == wanted, "foresight state", sorted(arrays), fix)
+        width = np.shape(arrays["prompt_statistics"])[-1]
+        fix = f"expected {STATISTICS} statistics; the checkpoint was written by another version"
+        require(width == STATISTICS, "foresight state", width, fix)
         self.arrays = {name: np.array(value) for name, value in arrays.items()}
         self.scalars = {name: float(value) for name, value in scalars.items()}
 

@@ -34,7 +34,7 @@ class LikelihoodMap(NamedTuple):
 
 
 def features(statistics_QS: Array, age_Q: Array, prior_Q: Array) -> Array:
-    """log(1 - x) of sums and lowest; log length; the cold start's logit; log age.
+    """log(1 - x) of sums, lowest and first; log length; the cold start's logit; log age.
 
     The age is how many steps ago the solution was read: what the policy has learnt since then is
     part of what the regression can tell.
