@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dare.curriculum.arrays import keyed_rng
 from dare.curriculum.rollouts import Finish
+from dare.errors import InvalidInput
 from dare.policy.batching import IntArray
-from dare.policy.decode import (
-    Decoder,
-    GrowingDecoder,
-    StaticDecoder,
-    can_capture,
-    captured,
-    prefill,
-)
-from dare.policy.logprobs import keep_nucleus
-from dare.policy.score import Sampling
+from dare.policy.growing import decode_growing
+from dare.policy.paged.engine import Engine
+from dare.policy.paged.fit import check_numbers, room_for
+from dare.policy.paged.weights import DoesNotFit, Weights, read_weights
+from dare.policy.sampling import Sampling
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,25 +56,26 @@ class Generator(Protocol):
         """One response for each rollout of the request."""
         ...
 
+    def sync(self) -> None:
+        """The policy's weights have changed: sample from the new ones from here on."""
+        ...
 
-def sample_tokens(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
-    """A token a row by inverting the cumulative distribution at `uniform`; greedy at T = 0."""
-    if sampling.temperature == 0.0:
-        return logits.argmax(-1)
-    scaled = keep_nucleus(logits.float() / sampling.temperature, sampling.top_p, sampling.top_k)
-    cumulative = scaled.softmax(-1).cumsum(-1)
-    level = uniform[:, None] * cumulative[:, -1:]
-    # right=True steps over tokens of probability 0, which repeat the sum before them.
-    chosen = torch.searchsorted(cumulative, level, right=True)[:, 0]
-    return chosen.clamp_(max=logits.shape[-1] - 1)
+    def release(self) -> None:
+        """Give memory back; the next `generate` takes what it needs again."""
+        ...
+
+    def close(self) -> None:
+        """The run is over: stop processes, free everything."""
+        ...
 
 
 class TransformersGenerator:
-    """Samples with a transformers model and its key-value cache.
+    """Samples with a transformers model, by the paged decoder where the model fits it.
 
-    A prompt is read once and its cache row copied for each of its rollouts; rows that have ended
-    leave the batch (see `decode`). `model` is a callable, since wrappers such as FSDP replace the
-    module.
+    The paged decoder (`dare.policy.paged`) runs on a GPU, on 16-bit copies of the weights that are
+    made anew after each update. Models with other layers, and CPUs, take the model's own forward
+    pass (`dare.policy.growing`). `model` is a callable, since wrappers such as FSDP replace the
+    module; `autocast` is the context of its mixed precision.
     """
 
     def __init__(
@@ -85,99 +85,133 @@ class TransformersGenerator:
         pad_id: int,
         end_ids: Sequence[int],
         max_rows: int = 512,
-        graphs: bool = True,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        paged: bool | None = None,
+        page: int = 64,
         progress: Callable[[int], Any] | None = None,
     ) -> None:
-        self._graphs = graphs
+        if max_rows < 1:
+            raise InvalidInput("generation_rows", max_rows, "must be at least 1")
         self._model, self._pad, self._max_rows = model, pad_id, max_rows
         self._end = sorted(set(end_ids))
-        self._progress = progress
+        self._autocast, self._progress = autocast, progress
+        self._paged, self._page = paged, page
+        self._weights: Weights | None = None
+        self._checked = False
 
-    @torch.inference_mode()
+    def sync(self) -> None:
+        """The copies of the weights are out of date."""
+        self._weights = None
+
+    def release(self) -> None:
+        """Drop the copies of the weights; cache and graphs live only while generating."""
+        self._weights = None
+
+    def close(self) -> None:
+        """Nothing outlives a call but the copies."""
+        self._weights = None
+
+    @torch.no_grad()
     def generate(self, request: GenerationRequest, sampling: Sampling) -> Generated:
-        """One response for each rollout, longest budgets together."""
+        """One response for each rollout. Where memory runs out, fewer are decoded at a time."""
+        if not len(request.prompt_R):
+            return Generated([], np.empty(0, dtype=np.int64))
         model = self._model()
         was_training = model.training
         model.eval()
+        try:
+            while True:
+                try:
+                    return self._sample(model, request, sampling)
+                except torch.OutOfMemoryError:
+                    if self._max_rows == 1:
+                        raise
+                    self._max_rows = max(1, min(self._max_rows, len(request.prompt_R)) // 2)
+                    _LOG.warning("out of memory: decoding %d rollouts at a time", self._max_rows)
+                    torch.cuda.empty_cache()
+        finally:
+            model.train(was_training)
+
+    def _sample(self, model: Any, request: GenerationRequest, sampling: Sampling) -> Generated:
+        weights = self._copies(model)
+        if weights is None:
+            return self._by_model(model, request, sampling)
+        rows, pages = room_for(
+            weights, request.prompts, request.prompt_R, request.max_tokens_R,
+            most=self._max_rows, page=self._page,
+        )  # fmt: skip
+        device = weights.head.device
+        everyone = np.arange(len(request.prompt_R))
+        longest = int(request.max_tokens_R.max())
+        engine = Engine(
+            model,
+            weights,
+            list(request.prompts),
+            request.prompt_R,
+            request.max_tokens_R,
+            torch.from_numpy(noise_of(request, everyone, longest)).to(device),
+            self._end,
+            sampling,
+            rows=rows,
+            pages=pages,
+            page=self._page,
+            graphs=device.type == "cuda",
+            autocast=self._autocast,
+            progress=self._progress,
+        )
+        tokens, length, stopped = (part.cpu().numpy() for part in engine.run())
+        finish = np.where(stopped > 0, int(Finish.STOP), int(Finish.LENGTH)).astype(np.int64)
+        sizes = length.tolist()
+        return Generated(
+            [tokens[row, :size].astype(np.int64) for row, size in enumerate(sizes)], finish
+        )
+
+    def _copies(self, model: Any) -> Weights | None:
+        """Weights for the paged decoder; None where it cannot be used (said once)."""
+        device = next(model.parameters()).device
+        if self._paged is None:
+            self._paged = device.type == "cuda"
+        if not self._paged or self._weights is not None:
+            return self._weights
+        try:
+            with self._autocast():
+                kind = torch.get_autocast_dtype(device.type)
+                mixed = torch.is_autocast_enabled(device.type)
+            weights = read_weights(model, kind if mixed else next(model.parameters()).dtype)
+            if not self._checked:
+                check_numbers(model, weights, self._autocast)
+                self._checked = True
+            self._weights = weights
+        except DoesNotFit as reason:
+            _LOG.warning("responses are sampled by the model's own, slower forward pass: %s", reason)
+            self._paged = False
+        return self._weights
+
+    def _by_model(self, model: Any, request: GenerationRequest, sampling: Sampling) -> Generated:
+        """Batches of the longest budgets together, each with a cache that grows."""
         count = len(request.prompt_R)
         tokens: list[IntArray] = [np.empty(0, np.int64)] * count
         finish = np.full(count, int(Finish.LENGTH), dtype=np.int64)
         order = np.argsort(-request.max_tokens_R, kind="stable")
         for start in range(0, count, self._max_rows):
             rows = order[start : start + self._max_rows]
-            for row, (ids, ended) in zip(
-                rows.tolist(), self._decode(model, request, rows, sampling), strict=True
-            ):
+            noise = noise_of(request, rows, int(request.max_tokens_R[rows].max()))
+            with self._autocast():
+                found = decode_growing(
+                    model, list(request.prompts), request.prompt_R[rows],
+                    request.max_tokens_R[rows], noise, self._end, sampling,
+                    pad_id=self._pad, progress=self._progress,
+                )  # fmt: skip
+            for row, (ids, ended) in zip(rows.tolist(), found, strict=True):
                 tokens[row] = ids
                 finish[row] = int(Finish.STOP if ended else Finish.LENGTH)
-        model.train(was_training)
         return Generated(tokens, finish)
 
-    def _decode(
-        self, model: Any, request: GenerationRequest, rows: IntArray, sampling: Sampling
-    ) -> list[tuple[IntArray, bool]]:
-        device = next(model.parameters()).device
-        budget = torch.from_numpy(request.max_tokens_R[rows]).to(device)
-        longest = int(budget.max())
-        noise = torch.from_numpy(self._noise(request, rows, longest)).to(device)
-        end = torch.tensor(self._end, device=device)
-        logits, decoder = self._prefill(model, request, rows, device, longest)
-        written = torch.full((len(rows), longest), self._pad, dtype=torch.long, device=device)
-        length = torch.zeros(len(rows), dtype=torch.long, device=device)
-        stopped = torch.zeros(len(rows), dtype=torch.bool, device=device)
-        alive = torch.arange(len(rows), device=device)
-        for step in range(longest):
-            token = sample_tokens(logits, noise[alive, step], sampling)
-            written[alive, step] = token
-            length[alive] = step + 1
-            at_end = torch.isin(token, end)
-            stopped[alive] = at_end
-            going = ~at_end & (budget[alive] > step + 1)
-            if self._progress is not None:
-                self._progress(len(alive))
-            left = int(going.sum())
-            if left == 0:
-                break
-            if left < len(alive):
-                keep = going.nonzero()[:, 0]
-                decoder.keep(keep)
-                alive, token = alive[keep], token[keep]
-            logits = decoder.advance(token)
-        sizes, ids, ended = length.tolist(), written.cpu().numpy(), stopped.tolist()
-        return [(ids[row, :size].copy(), ended[row]) for row, size in enumerate(sizes)]
 
-    def _prefill(
-        self,
-        model: Any,
-        request: GenerationRequest,
-        rows: IntArray,
-        device: torch.device,
-        longest: int,
-    ) -> tuple[Tensor, Decoder]:
-        """Logits and decoder of each row; every distinct prompt is read once."""
-        distinct, inverse = np.unique(request.prompt_R[rows], return_inverse=True)
-        width = max(len(request.prompts[prompt]) for prompt in distinct)
-        ids = np.full((len(distinct), width), self._pad, dtype=np.int64)
-        seen = np.zeros((len(distinct), width), dtype=np.int64)
-        for place, prompt in enumerate(distinct.tolist()):
-            tokens = request.prompts[prompt]
-            ids[place, width - len(tokens) :] = tokens
-            seen[place, width - len(tokens) :] = 1
-        mask = torch.from_numpy(seen).to(device)
-        logits, cache = prefill(model, torch.from_numpy(ids).to(device), mask)
-        copies = torch.from_numpy(inverse.reshape(-1)).to(device)
-        decoder: Decoder
-        if self._graphs and can_capture(model):
-            decoder = StaticDecoder(model, cache, mask, copies, longest, captured)
-        else:
-            decoder = GrowingDecoder(model, cache, mask, copies)
-        return logits[copies], decoder
-
-    @staticmethod
-    def _noise(request: GenerationRequest, rows: IntArray, longest: int) -> Any:
-        """Uniform numbers [rows, longest], each row from its own keyed stream."""
-        noise = np.empty((len(rows), longest), dtype=np.float32)
-        for place, row in enumerate(rows.tolist()):
-            name = f"{request.purpose} {int(request.noise_R[row])}"
-            keyed_rng(request.seed, request.step, name).random(out=noise[place], dtype=np.float32)
-        return noise
+def noise_of(request: GenerationRequest, rows: IntArray, longest: int) -> Any:
+    """Uniform numbers [rows, longest], each row from its own keyed stream."""
+    noise = np.empty((len(rows), longest), dtype=np.float32)
+    for place, row in enumerate(rows.tolist()):
+        name = f"{request.purpose} {int(request.noise_R[row])}"
+        keyed_rng(request.seed, request.step, name).random(out=noise[place], dtype=np.float32)
+    return noise
