@@ -120,7 +120,7 @@ def test_the_code_of_the_readme_runs(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", ["from_trl", "own_reward", "own_estimator"])
+@pytest.mark.parametrize("page", ["from_trl", "own_reward", "own_estimator", "plan"])
 def test_the_code_of_a_guide_runs(page, tmp_path, monkeypatch):
     """As a module that is imported: a process of its own would load every library once more."""
     code = whole_page(f"docs/{page}.md")

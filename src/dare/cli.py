@@ -12,6 +12,7 @@ from dare.commands.data import data
 from dare.commands.difficulty import difficulty
 from dare.commands.doctor import doctor
 from dare.commands.eval import eval_app
+from dare.commands.plan import plan
 from dare.commands.presets import presets
 from dare.commands.quickstart import quickstart
 from dare.commands.report import report
@@ -37,6 +38,8 @@ come in presets: the method itself ([bold]dare[/bold]), the paper's literal valu
 [cyan]dare train my.yaml --preset grpo --learning-rate 1e-5[/cyan]  # your recipe, changed
 
 [cyan]dare train my.yaml --selection.kappa 8 --dry-run[/cyan]  # what the first step would do
+
+[cyan]dare plan my.yaml --gpu "H100 80GB"[/cyan]  # will it fit? memory by part, before loading
 
 [cyan]dare train --resume runs/mine[/cyan]  # go on from the newest checkpoint
 
@@ -68,6 +71,7 @@ app = typer.Typer(
 )
 _OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command(context_settings=_OPEN)(train)
+app.command(context_settings=_OPEN)(plan)
 app.command()(quickstart)
 app.command()(presets)
 app.add_typer(study, name="study")

@@ -33,7 +33,8 @@ PLAIN, THINK, HINT = Conditioning.PLAIN, Conditioning.THINK_LONGER, Conditioning
 
 
 def started(config: CurriculumConfig, count: int = 80, given: Services | None = None) -> Curriculum:
-    """A curriculum past its cold start."""
+    """A curriculum past its cold start, which was probed: no step has been trained yet."""
+    config = config.replace({"cold_start.train": False})
     curriculum = Curriculum(table(count), config, given or services())
     plan = curriculum.plan()
     if not plan.train:
@@ -119,7 +120,12 @@ def test_the_batch_is_what_the_objective_needs(sigma: float) -> None:
     assert result is not None
     count = len(fresh)
     # Fresh rollouts come first and untouched, then the replayed groups with their stored tokens.
-    assert (result.uid_R[:count] == -1).all()
+    assert result.fresh_R.tolist() == [True] * count + [False] * len(uids)
+    assert ((result.uid_R == -1) == np.isnan(result.rollouts.reward_R)).all()
+    assert np.array_equal(
+        buffer.batch(buffer.position(result.uid_R[result.uid_R >= 0])).prompt_R,
+        result.rollouts.prompt_R[result.uid_R >= 0],
+    )
     assert sorted(result.uid_R[count:].tolist()) == sorted(uids)
     assert result.rollouts.tokens.tolist() == [*fresh.tokens.tolist(), *old.tokens.tolist()]
     assert np.array_equal(result.rollouts.logprobs, np.append(fresh.logprobs, old.logprobs))
@@ -137,7 +143,7 @@ def test_the_batch_is_what_the_objective_needs(sigma: float) -> None:
         assert result.weight_R[scored] == pytest.approx(1 / (len(usable) * len(scored)))
         prompt = int(result.rollouts.prompt_R[scored[0]])
         place = np.flatnonzero(plan.prompt_P == prompt)
-        is_fresh = result.uid_R[scored[0]] == -1
+        is_fresh = result.fresh_R[scored[0]]
         d = plan.difficulty_P[place[0]] if is_fresh else now[prompt]
         tier = Tier.EASY if d < 0.3 else Tier.HARD if d > 0.8 else Tier.MEDIUM
         assert (result.tier_R[scored] == tier).all(), group
@@ -655,7 +661,7 @@ def test_scores_of_the_training_pass_are_free_and_fresh_ones_are_skipped() -> No
     plan = curriculum.plan()
     result = curriculum.observe(roll(plan, curriculum.prompts, truth(curriculum.prompts)))
     assert result is not None
-    replayed = result.uid_R[result.uid_R >= 0]
+    replayed = result.uid_R[~result.fresh_R]
     assert len(replayed)
     curriculum.record_scores(result.uid_R, np.full(len(result.uid_R), -7.0), plan.step)
     buffer = curriculum.buffer

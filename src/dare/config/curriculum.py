@@ -77,12 +77,16 @@ class CurriculumConfig:
         require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "must be at least 1")
 
     @property
-    def needs_scores(self) -> bool:
-        """Whether anything reads behaviour log-probs. Without importance weights, replay or help
-        every rollout is trained on once, by the policy that sampled it: the ratio is 1."""
-        replays = self.fresh_share < 1 or self.estimator.name in ("current-fr", "teacher")
-        own = ":" in self.estimator.name  # an estimator that we do not know may read them
-        return self.tiers or replays or own or self.estimator.name == "snis"
+    def replays(self) -> bool:
+        """Whether rollouts are trained on again later: their behaviour log-probs must be kept."""
+        return self.fresh_share < 1
+
+    @property
+    def helps(self) -> bool:
+        """Whether some rollouts are sampled with help. Where they are trained on without it, their
+        behaviour log-probs are not those that the update computes."""
+        hard = self.hard
+        return self.tiers and hard.use and hard.extra != "plain" and hard.plain < hard.group_size
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CurriculumConfig:

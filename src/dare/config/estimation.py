@@ -102,7 +102,10 @@ class ColdStartConfig:
     """Difficulty of prompts never seen (METHOD 3)."""
 
     references: int = 256
-    """N: prompts rolled out once before the first step; 0 starts every prompt at 0.5."""
+    """N: prompts rolled out first, drawn uniformly; 0 starts every prompt at 0.5."""
+    train: bool = True
+    """Train on them: they are the prompts of the first steps, and cost nothing beside. False rolls
+    them out once before the first step, for the estimate alone (the paper)."""
     group_size: int = 8
     """Rollouts of each reference prompt."""
     temperature: float | Literal["auto", "paper"] = "auto"

@@ -20,7 +20,10 @@ class TrainBatch:
 
     rollouts: RolloutBatch
     uid_R: Array
-    """Buffer uid of replayed rollouts, -1 for fresh ones."""
+    """Buffer uid of every rollout; -1 for unscored ones, which are not kept."""
+    fresh_R: Array
+    """True where the policy of this step sampled it, in the plan or in a probe before it: log-probs
+    that the update computes before it changes the policy are then those of the behaviour."""
     group_R: Array
     tier_R: Array
     advantage_R: Array
@@ -44,7 +47,7 @@ def build_batch(
     """Advantages inside each group from raw rewards; replayed groups are shaped by the difficulty
     of now, fresh ones by the difficulty that planned them.
 
-    `replay` holds positions in the buffer, taken before the fresh rollouts were added.
+    `replay` holds positions in the buffer; the fresh rollouts are not in it yet.
     """
     order = np.argsort(plan.prompt_P)
     place = order[np.searchsorted(plan.prompt_P[order], fresh.prompt_R)]
@@ -72,7 +75,8 @@ def build_batch(
     weight /= max(int(usable.sum()), 1)
     return TrainBatch(
         rollouts=rollouts,
-        uid_R=np.concatenate([np.full(len(fresh), -1), buffer["uid"][replay]]),
+        uid_R=np.concatenate([buffer.uids_of(fresh), buffer["uid"][replay]]),
+        fresh_R=np.concatenate([np.ones(len(fresh), bool), buffer["step"][replay] == plan.step]),
         group_R=group,
         tier_R=tier,
         advantage_R=result.advantage_R,

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dare.curriculum.arrays import Array, compact, offsets_of, ragged_positions, rank_from_end
-from dare.curriculum.rollouts import Conditioning, RolloutBatch
+from dare.curriculum.arrays import (
+    Array,
+    compact,
+    offsets_of,
+    ragged_positions,
+    rank_from_end,
+    to_numpy,
+)
+from dare.curriculum.rollouts import Conditioning, RolloutBatch, behaviour_of
 from dare.errors import InvalidInput, require
 
 _COLUMNS: dict[str, type[np.generic]] = {
@@ -18,7 +25,7 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "group_size": np.int32,  # when it was whole, so that a torn group is known as such
     "step": np.int64,
     "reward": np.float32,
-    "behaviour": np.float64,  # total log-prob under the distribution sampled from
+    "behaviour": np.float64,  # total log-prob under the distribution sampled from; NaN: unknown
     "current": np.float64,  # the same under the policy of `scored_step`; -inf is legal
     "scored_step": np.int64,
     "conditioning": np.uint8,
@@ -65,7 +72,7 @@ class RolloutBuffer:
 
     @property
     def log_ratio(self) -> Array:
-        """log pi_now(o) - log pi_behaviour(o) of each rollout, as of its last scoring."""
+        """log pi_now(o) - log pi_behaviour(o) as of the last scoring; NaN where it is unknown."""
         ratio: Array = self._columns["current"] - self._columns["behaviour"]
         return ratio
 
@@ -75,15 +82,26 @@ class RolloutBuffer:
         return self._columns["conditioning"] == Conditioning.PLAIN
 
     @property
+    def has_behaviour(self) -> Array:
+        """True where the log-probs under the policy that sampled are known."""
+        return ~np.isnan(self["behaviour"])
+
+    @property
     def nbytes(self) -> int:
         """Bytes held, dead tokens included."""
         blocks = sum(t.nbytes + p.nbytes for t, p in self._blocks.values())
         return blocks + sum(column.nbytes for column in self._columns.values())
 
+    def uids_of(self, batch: RolloutBatch) -> Array:
+        """The uids that `add` will give these rollouts; -1 for unscored ones, never stored."""
+        scored = batch.scored_R
+        return np.where(scored, self._next["uid"] + np.cumsum(scored) - 1, -1)
+
     def add(self, batch: RolloutBatch, step: int) -> dict[str, Array]:
         """Store the scored rollouts of one step; returns the columns of those that had to leave.
 
-        The rollouts of one prompt in one call are its group. Unscored ones are never stored.
+        The rollouts of one prompt in one call are its group. Unscored ones are never stored; those
+        without behaviour log-probs wait for `record_behaviour`.
         """
         keep = np.flatnonzero(batch.scored_R)
         if not len(keep):
@@ -98,7 +116,7 @@ class RolloutBuffer:
         total = batch.total_logprob_R[keep]
         count = len(keep)
         new = {
-            "uid": self._next["uid"] + np.arange(count),
+            "uid": self.uids_of(batch)[keep],
             "prompt": batch.prompt_R[keep],
             "group": self._next["group"] + inverse,
             "group_size": np.bincount(inverse)[inverse],
@@ -200,31 +218,67 @@ class RolloutBuffer:
         place = np.minimum(np.searchsorted(held, uid), len(held) - 1)
         return np.where(held[place] == uid, place, -1)
 
+    def record_behaviour(self, uid: Any, logprobs: Sequence[Any], total_logprob: Any) -> None:
+        """Log-probs under the policy that sampled, found after the rollouts were added.
+
+        Rollouts that have left are ignored, and those whose behaviour is known keep it: what a
+        later policy says of them must never pass for it.
+        """
+        place = self.position(uid)
+        for name, given in (("logprobs", logprobs), ("total_logprob", total_logprob)):
+            count = len(given)
+            require(count == len(place), name, count, f"must have {len(place)} entries, one a uid")
+        held = np.flatnonzero(place >= 0)
+        waiting = held[~self.has_behaviour[place[held]]]
+        place = place[waiting]
+        rows = [logprobs[row] for row in waiting.tolist()]
+        totals = to_numpy(total_logprob, np.float64, "total_logprob").reshape(-1)[waiting]
+        offsets = offsets_of(self._columns["length"][place])
+        flat, total = behaviour_of(offsets, rows, totals)
+        self._columns["behaviour"][place] = total
+        self._columns["current"][place] = total
+        block, start = self._columns["block"][place], self._columns["start"][place]
+        for here in _runs(block):
+            length = np.diff(offsets)[here]
+            into = ragged_positions(start[here], length)
+            stored = self._blocks[int(block[here[0]])][1]
+            stored[into] = flat[ragged_positions(offsets[:-1][here], length)]
+
     def rescore(self, uid: Any, total_logprob: Any, step: int) -> None:
-        """Record log-probs under the policy of `step`; rollouts that have left are ignored."""
+        """Record log-probs under the policy of `step`.
+
+        Rollouts that have left are ignored, as are those without behaviour log-probs: one side of
+        a ratio says nothing.
+        """
         place = self.position(uid)
         total = np.asarray(total_logprob, dtype=np.float64)
         require(len(total) == len(place), "scores", len(total), f"must have {len(place)} entries")
         wrong = np.isnan(total) | (total == np.inf)
         fix = "a total log-prob is a number or -inf (a token outside the current nucleus)"
         require(not wrong.any(), "scores", total[wrong][:1].tolist(), fix)
-        held = place >= 0
+        held = np.flatnonzero(place >= 0)
+        held = held[self.has_behaviour[place[held]]]
         self._columns["current"][place[held]] = total[held]
         self._columns["scored_step"][place[held]] = step
 
     def replayable(self) -> Array:
-        """Ids of whole groups whose raw rewards differ (METHOD 8), oldest first."""
+        """Ids of whole groups whose raw rewards differ (METHOD 8), oldest first.
+
+        All of a group's behaviour log-probs must be known: without them there is no ratio.
+        """
         groups, inverse = compact(self._columns["group"])
         if not len(groups):
             return groups
         reward = self._columns["reward"].astype(np.float64)
         count = np.bincount(inverse)
+        known = np.bincount(inverse, weights=self.has_behaviour)
         size = np.zeros(len(groups), np.int64)
         size[inverse] = self._columns["group_size"]
         low, high = np.full(len(groups), np.inf), np.full(len(groups), -np.inf)
         np.minimum.at(low, inverse, reward)
         np.maximum.at(high, inverse, reward)
-        distinct: Array = groups[(count == size) & (count >= 2) & (high > low)]
+        whole = (count == size) & (known == count) & (count >= 2)
+        distinct: Array = groups[whole & (high > low)]
         return distinct
 
     def members(self, groups: Any) -> Array:

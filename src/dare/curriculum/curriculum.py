@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from dare.config import CurriculumConfig
-from dare.curriculum import coldstart
-from dare.curriculum.arrays import Array, compact, keyed_rng
+from dare.curriculum.arrays import Array, compact, keyed_rng, to_numpy
 from dare.curriculum.batch import TrainBatch, build_batch
 from dare.curriculum.buffer import RolloutBuffer
-from dare.curriculum.estimators.base import Outcome
-from dare.curriculum.estimators.build import Services, build_estimator
+from dare.curriculum.coldstart import check_embeddings
+from dare.curriculum.estimators.base import Outcome, Wanted
+from dare.curriculum.estimators.build import Services, build_estimator, with_replay
 from dare.curriculum.foresight import Foresight
 from dare.curriculum.metrics import step_metrics
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.planner import Planner
 from dare.curriculum.prompts import PromptTable
+from dare.curriculum.references import ColdStart
 from dare.curriculum.refresh import Scorer, choose_stale
 from dare.curriculum.rollouts import RolloutBatch
 from dare.curriculum.selection import Selector
@@ -32,7 +35,9 @@ class Curriculum:
 
         plan = curriculum.plan()                  # probe plans come first where needed
         batch = curriculum.observe(rollouts)      # rollouts of that plan, with rewards
-        ... update the policy on batch ...
+        ... update the policy on batch; its own pass gives the log-probs of now ...
+        curriculum.record_behaviour(...)          # of fresh rollouts, where they came without
+        curriculum.record_scores(...)             # of replayed ones
         curriculum.refresh(scorer, token_budget)  # realign the estimates with it
 
     Every draw is keyed by (seed, step, purpose): the same calls give the same plans on every
@@ -59,10 +64,7 @@ class Curriculum:
         self.step = 0
         self.visits_P = np.zeros(count, np.int64)
         self.last_step_P = np.full(count, -1, np.int64)
-        self._embeddings: Array | None = None
-        if self.services.embeddings is not None:
-            self._embeddings = coldstart.check_embeddings(self.services.embeddings, count)
-        self._cold = self.config.cold_start.references > 0 and self.estimator.uses_prior
+        self.cold_start = self._build_cold_start()
         self.foresight = self._build_foresight()
         self._probes = 0
         self._pending: StepPlan | None = None
@@ -77,8 +79,8 @@ class Curriculum:
     def observe(self, rollouts: RolloutBatch) -> TrainBatch | None:
         """Learn from the rollouts of the plan; returns what to train on (None after a probe).
 
-        Rollouts may be missing (a lost worker) or unscored, but none may be of a prompt that the
-        plan does not have. A bad batch changes nothing.
+        Rollouts may be missing (a lost worker), unscored or without log-probs (`record_behaviour`),
+        but none may be of a prompt that the plan does not have. A bad batch changes nothing.
         """
         plan = self.plan()
         self.prompts.check_rows(rollouts.prompt_R)
@@ -107,8 +109,8 @@ class Curriculum:
         self.last_step_P[outcome.prompt_Q] = self.step
         if self.foresight is not None and not self.foresight.begun:
             self.foresight.read_all(self.step)
-        if self._cold:
-            self._finish_cold_start(outcome)
+        if not self.cold_start.finished:
+            self._learn_cold_start(plan, outcome)
         if self.foresight is not None:
             self.foresight.observe(outcome)
             self._forecast(self.foresight)
@@ -141,14 +143,46 @@ class Curriculum:
         self._pending = None
         return spent
 
+    @property
+    def wants_scores(self) -> Wanted:
+        """Whose behaviour log-probs are read, by the estimator or for replay.
+
+        "trained" ones come with the update; for "all" the loop scores the other plain rollouts too.
+        Helped rollouts (`config.helps`) that are trained on without their help are a case of their
+        own: the update reads them under another prompt than they were sampled from.
+        """
+        return with_replay(self.estimator.scores, self.config)
+
+    def record_behaviour(
+        self, uid_R: Array, logprobs: Any, total_logprob_R: Any, offsets: Any = None
+    ) -> None:
+        """Log-probs of fresh rollouts, found after `observe` by a pass of the policy that sampled.
+
+        `logprobs` is a list with one array a rollout, or flat with `offsets` (R + 1 of them). Call
+        it before `refresh`. Rollouts that have left the buffer are ignored, as are those that have
+        log-probs already. A bad list changes nothing.
+        """
+        if offsets is not None:
+            flat, ends = to_numpy(logprobs, np.float32, "logprobs"), np.asarray(offsets)
+            fix = f"must begin at 0 and end at {len(flat)}, the number of log-probs"
+            good = len(ends) > 0 and ends[0] == 0 and ends[-1] == len(flat)
+            require(good, "offsets", ends.tolist()[:1] + ends.tolist()[-1:], fix)
+            logprobs = [flat[a:b] for a, b in pairwise(ends.tolist())]
+        self.buffer.record_behaviour(uid_R, logprobs, total_logprob_R)
+        self._pending = None
+
     def record_scores(self, uid_R: Array, total_logprob_R: Array, step: int | None = None) -> None:
         """Free scores: log-probs of replayed rollouts that the training forward pass gave anyway.
 
-        `step` is the plan's: the policy that was scored is the one before that step's update.
+        `step` is the plan's: the policy that was scored is the one before that step's update. Of
+        rollouts sampled in that step there is nothing to learn: they are skipped.
         """
-        fresh = np.asarray(uid_R) < 0
         at = self.step if step is None else step
-        self.buffer.rescore(np.asarray(uid_R)[~fresh], np.asarray(total_logprob_R)[~fresh], at)
+        uid, total = np.asarray(uid_R), np.asarray(total_logprob_R)
+        place = self.buffer.position(uid)
+        older = np.flatnonzero(place >= 0)
+        older = older[self.buffer["step"][place[older]] < at]
+        self.buffer.rescore(uid[older], total[older], at)
 
     def difficulty(self) -> Array:
         """Estimated failure rate of every prompt for the policy as it is now (a copy)."""
@@ -201,11 +235,11 @@ class Curriculum:
     def _next_plan(self) -> StepPlan:
         seed, step = self.config.seed, self.step
         difficulty = self.estimator.difficulty()
-        if self._cold:
-            cold = self.config.cold_start
-            rng = keyed_rng(seed, 0, "references")
-            rows = coldstart.choose_references(len(self.prompts), cold.references, rng)
-            return self._planner.probe(step, rows, difficulty, cold.group_size)
+        if not self.cold_start.finished:
+            rows, size = self.cold_start.waiting, self.config.cold_start.group_size
+            if not self.config.cold_start.train:
+                return self._planner.probe(step, rows, difficulty, size)
+            return self._planner.first(step, rows, difficulty, size, keyed_rng(seed, step, "fill"))
         probe = self.estimator.probe(step, keyed_rng(seed, step, f"probe {self._probes}"))
         if probe is not None:
             return self._planner.probe(step, probe, difficulty, self.estimator.probe_group)
@@ -232,19 +266,22 @@ class Curriculum:
             rows = others if len(others) else rows
         return self._planner.train(step, rows, difficulty, groups, room)
 
-    def _finish_cold_start(self, outcome: Outcome) -> None:
-        """The reference rollouts are in: spread their difficulty over all prompts (METHOD 3)."""
-        rate = outcome.failures_Q / outcome.trials_Q
-        prior = np.full(len(self.prompts), float(rate.mean()) if len(rate) else 0.5)
-        if self._embeddings is not None and len(rate) >= 2:
-            near = self._embeddings[outcome.prompt_Q]
-            setting = self.config.cold_start.temperature
-            temperature = coldstart.resolve_temperature(setting, near, rate)
-            prior = coldstart.interpolate(self._embeddings, near, rate, temperature)
+    def _build_cold_start(self) -> ColdStart:
+        """Finished from the start where nobody uses it."""
+        config, count, embeddings = self.config.cold_start, len(self.prompts), None
+        if self.services.embeddings is not None:
+            embeddings = check_embeddings(self.services.embeddings, count)
+        if not self.estimator.uses_prior:
+            config = replace(config, references=0)
+        return ColdStart(count, config, self.config.seed, embeddings)
+
+    def _learn_cold_start(self, plan: StepPlan, outcome: Outcome) -> None:
+        """References have come out: spread their difficulty over all prompts (METHOD 3)."""
+        self.cold_start.observe(plan.prompt_P, outcome)
+        prior = self.cold_start.prior()
         self.estimator.set_prior(prior)
         if self.foresight is not None:
             self.foresight.set_cold(prior)
-        self._cold = False
 
     def _build_foresight(self) -> Foresight | None:
         """Where the settings want it and the data has solutions to read."""

@@ -47,7 +47,23 @@ class Planner:
     def probe(self, step: int, rows: Array, difficulty_P: Array, size: int) -> StepPlan:
         """Plain groups of equal size, for the estimate alone."""
         groups = np.full(len(rows), size)
-        return self._plan(step, "probe", rows, difficulty_P[rows], groups, groups)
+        return self._plan(step, "probe", rows, difficulty_P[rows], groups, groups, alike=True)
+
+    def first(
+        self, step: int, rows: Array, difficulty_P: Array, size: int, rng: np.random.Generator
+    ) -> StepPlan:
+        """As many of `rows` as fill R with plain groups of this size; uniform draws fill up.
+
+        Nothing is known yet that a tier could go by: all get the medium treatment.
+        """
+        budget, count = self._config.rollout_budget, len(self._prompts)
+        rows = rows[: -(-budget // size)]
+        missing = -(-budget // size) - len(rows)
+        drawn = rng.choice(count, size=min(count, missing + len(rows)), replace=False)
+        rows = np.concatenate([rows, drawn[~np.isin(drawn, rows)][:missing]])
+        groups = fill_budget(np.full(len(rows), size), budget)
+        rows = rows[: len(groups)]
+        return self._plan(step, "train", rows, difficulty_P[rows], groups, groups, alike=True)
 
     def train(
         self, step: int, rows: Array, difficulty_P: Array, groups: Array, room: int
@@ -99,10 +115,11 @@ class Planner:
         plain: Array,
         replay: Array | None = None,
         held: int = 0,
+        *,
+        alike: bool = False,
     ) -> StepPlan:
         tiers = self._tiers
-        probing = kind == "probe"
-        tier = np.full(len(rows), Tier.MEDIUM, np.uint8) if probing else tiers.assign(difficulty)
+        tier = np.full(len(rows), Tier.MEDIUM, np.uint8) if alike else tiers.assign(difficulty)
         extra = sizes - plain
         conditioning, hints = self._help(rows, extra)
         return StepPlan(

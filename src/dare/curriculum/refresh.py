@@ -30,10 +30,12 @@ def choose_stale(
 ) -> ScoreRequest:
     """Rollouts of the prompts that are most stale and most likely to be drawn, within the budget.
 
-    A prompt is rescored whole, since half-aligned weights mislead. Its worth is its chance to be
+    A prompt is rescored whole, since half-aligned weights mislead; rollouts without behaviour
+    log-probs have no ratio and are left out. Its worth is its chance to be
     drawn (`chance(rows)`) times the steps since it was last scored; worth per token decides.
     """
-    wanted = np.flatnonzero(buffer.plain & (buffer["scored_step"] < step))
+    stale = buffer["scored_step"] < step
+    wanted = np.flatnonzero(buffer.plain & buffer.has_behaviour & stale)
     if not len(wanted) or token_budget <= 0:
         return _request(buffer, wanted[:0])
     prompts, inverse = compact(buffer["prompt"][wanted])

@@ -38,6 +38,8 @@ class RolloutBatch:
     offsets             start of each rollout in them, length R + 1
     total_logprob_R     log-probability of the rollout under the distribution really sampled from
                         (temperature, nucleus, stop rules; for SNIS)
+                        NaN in both marks log-probs that are not known yet: the update's own pass
+                        finds them (`Curriculum.record_behaviour`)
     reward_R            outcome in [0, 1]; NaN marks an unscored rollout
     """
 
@@ -55,7 +57,7 @@ class RolloutBatch:
         cls,
         prompt: Any,
         tokens: Sequence[Any],
-        logprobs: Sequence[Any],
+        logprobs: Sequence[Any] | None,
         reward: Sequence[float | None],
         *,
         total_logprob: Any = None,
@@ -64,37 +66,23 @@ class RolloutBatch:
     ) -> RolloutBatch:
         """Check and pack per-rollout lists. A reward of None means unscored; NaN is an error.
 
-        `total_logprob` defaults to the sum of `logprobs`, right only without nucleus or top-k.
+        `logprobs` of None means that no log-probs are known yet. `total_logprob` defaults to the
+        sum of `logprobs`, right only without nucleus or top-k.
         """
         prompt_R = to_numpy(prompt, np.int64, "prompt").reshape(-1)
         count = len(prompt_R)
         reward_R = _rewards(reward)
         lengths = np.array([len(row) for row in tokens], dtype=np.int64)
-        given = np.array([len(row) for row in logprobs], dtype=np.int64)
         require(len(reward_R) == count, "reward", len(reward_R), f"must have {count} entries")
         require(len(lengths) == count, "tokens", len(lengths), f"must have {count} rollouts")
-        require(len(given) == count, "logprobs", len(given), f"must have {count} rollouts")
-        uneven = np.flatnonzero(lengths != given)
-        if len(uneven):
-            row = int(uneven[0])
-            fix = f"rollout {row} needs one log-prob per token, {lengths[row]} in all"
-            require(False, "logprobs", int(given[row]), fix)
         flat = [to_numpy(row, np.int32, "tokens") for row in tokens]
-        flat_lp = [to_numpy(row, np.float32, "logprobs") for row in logprobs]
         offsets = offsets_of(lengths)
-        logprob = np.concatenate(flat_lp) if count else np.empty(0, np.float32)
-        finite = np.isfinite(logprob)
-        require(finite.all(), "logprobs", _first(logprob, ~finite), "must be finite everywhere")
-        if total_logprob is None:
-            sums = np.concatenate([[0.0], np.cumsum(logprob, dtype=np.float64)])
-            total = sums[offsets[1:]] - sums[offsets[:-1]]
+        if logprobs is None:
+            fix = "is of no use without logprobs; give both, or neither"
+            require(total_logprob is None, "total_logprob", total_logprob, fix)
+            logprob, total = np.full(offsets[-1], np.nan, np.float32), np.full(count, np.nan)
         else:
-            total = to_numpy(total_logprob, np.float64, "total_logprob").reshape(-1)
-            size = len(total)
-            require(size == count, "total_logprob", size, f"must have {count} entries")
-        proper = np.isfinite(total)
-        fix = "must be finite: a rollout that was sampled had a positive probability"
-        require(proper.all(), "total_logprob", _first(total, ~proper), fix)
+            logprob, total = behaviour_of(offsets, logprobs, total_logprob)
         return cls(
             prompt_R=prompt_R,
             tokens=np.concatenate(flat) if count else np.empty(0, np.int32),
@@ -135,6 +123,40 @@ class RolloutBatch:
     def plain_R(self) -> Array:
         """True where the rollout was sampled from the bare prompt."""
         return self.conditioning_R == Conditioning.PLAIN
+
+    @property
+    def has_behaviour_R(self) -> Array:
+        """True where the log-probs under the policy that sampled are known."""
+        return ~np.isnan(self.total_logprob_R)
+
+
+def behaviour_of(
+    offsets: Array, logprobs: Sequence[Any], total_logprob: Any = None
+) -> tuple[Array, Array]:
+    """Flat log-probs and totals of rollouts that lie at `offsets`, checked."""
+    lengths, count = np.diff(offsets), len(offsets) - 1
+    given = np.array([len(row) for row in logprobs], dtype=np.int64)
+    require(len(given) == count, "logprobs", len(given), f"must have {count} rollouts")
+    uneven = np.flatnonzero(lengths != given)
+    if len(uneven):
+        row = int(uneven[0])
+        fix = f"rollout {row} needs one log-prob per token, {lengths[row]} in all"
+        require(False, "logprobs", int(given[row]), fix)
+    flat = [to_numpy(row, np.float32, "logprobs") for row in logprobs]
+    logprob = np.concatenate(flat) if count else np.empty(0, np.float32)
+    finite = np.isfinite(logprob)
+    require(finite.all(), "logprobs", _first(logprob, ~finite), "must be finite everywhere")
+    if total_logprob is None:
+        sums = np.concatenate([[0.0], np.cumsum(logprob, dtype=np.float64)])
+        total = sums[offsets[1:]] - sums[offsets[:-1]]
+    else:
+        total = to_numpy(total_logprob, np.float64, "total_logprob").reshape(-1)
+        size = len(total)
+        require(size == count, "total_logprob", size, f"must have {count} entries")
+    proper = np.isfinite(total)
+    fix = "must be finite: a rollout that was sampled had a positive probability"
+    require(proper.all(), "total_logprob", _first(total, ~proper), fix)
+    return logprob, total
 
 
 def _rewards(reward: Sequence[float | None]) -> Array:

@@ -13,7 +13,7 @@ from dare.errors import InvalidInput, require
 if TYPE_CHECKING:
     from dare.curriculum.curriculum import Curriculum
 
-FORMAT = 4
+FORMAT = 5
 _BY_PROMPT = ("prompts/", "estimator/", "foresight/prompt_")
 
 
@@ -27,13 +27,16 @@ def snapshot(curriculum: Curriculum) -> dict[str, Any]:
         **{f"buffer/{name}": array for name, array in buffer["arrays"].items()},
         **{f"estimator/{name}": array.copy() for name, array in estimator["arrays"].items()},
     }
+    cold = curriculum.cold_start
+    arrays.update({f"cold/{name}": array.copy() for name, array in cold.arrays.items()})
     foresight = curriculum.foresight
     if foresight is not None:
         arrays.update({f"foresight/{name}": a.copy() for name, a in foresight.arrays.items()})
     meta = {
         "format": FORMAT,
         "step": curriculum.step,
-        "cold": curriculum._cold,
+        "cold": not cold.finished,
+        "references": cold.planned,
         "probes": curriculum._probes,
         "config": curriculum.config.to_dict(),
         "buffer": buffer["next"],
@@ -77,6 +80,7 @@ def _apply(curriculum: Curriculum, arrays: Mapping[str, Array], meta: Mapping[st
     curriculum.buffer.load_state_dict({"arrays": part("buffer/"), "next": meta["buffer"]})
     scalars = {"arrays": part("estimator/"), "scalars": meta["estimator"]}
     curriculum.estimator.load_state_dict(scalars)
+    curriculum.cold_start.load(part("cold/"), int(meta["references"]))
     if curriculum.foresight is not None:
         fix = "the state was saved without solutions; resume with the same data"
         require(meta["foresight"] is not None, "foresight", None, fix)
@@ -84,7 +88,7 @@ def _apply(curriculum: Curriculum, arrays: Mapping[str, Array], meta: Mapping[st
     curriculum.visits_P = np.array(arrays["prompts/visits"], np.int64)
     curriculum.last_step_P = np.array(arrays["prompts/last_step"], np.int64)
     curriculum.step = int(meta["step"])
-    curriculum._cold, curriculum._probes = bool(meta["cold"]), int(meta["probes"])
+    curriculum._probes = int(meta["probes"])
     curriculum._metrics = dict(meta["metrics"])
 
 
@@ -121,4 +125,8 @@ def _move(arrays: dict[str, Array], keys: Array, curriculum: Curriculum) -> dict
         flat = name in ("buffer/tokens", "buffer/logprobs")
         moved[name] = arrays[name][tokens if flat else held]
     moved["buffer/prompt"] = place[moved["buffer/prompt"]]
+    here = kept[arrays["cold/prompt"]]
+    for name in [name for name in arrays if name.startswith("cold/")]:
+        moved[name] = arrays[name][here]
+    moved["cold/prompt"] = place[moved["cold/prompt"]]
     return moved

@@ -57,8 +57,7 @@ def simulate(
         if batch is None:
             record.seconds += time.perf_counter() - started
             continue
-        replayed = batch.uid_R >= 0
-        if replayed.any():
+        if not batch.fresh_R.all():
             curriculum.record_scores(batch.uid_R, learner.score(batch.rollouts), plan.step)
         record.observe(plan, batch)
         learner.learn(batch)

@@ -95,7 +95,7 @@ class EstimatorStudy(TrainerCallback):
         curriculum = self._trainer.curriculum
         assert curriculum is not None, "train() has built it"
         embeddings = self._embeddings()
-        self.shadows = Shadows(curriculum, self._watching, embeddings)
+        self.shadows = Shadows(curriculum, self._watching)
         teacher = self._teacher or curriculum.services.teacher
         self._asked = Asked(self._trainer, embeddings, teacher)
 

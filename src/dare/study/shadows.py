@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dare.curriculum import coldstart
 from dare.curriculum.arrays import Array, keyed_rng
 from dare.curriculum.curriculum import Curriculum
 from dare.curriculum.estimators.base import Estimator, Outcome
@@ -90,10 +89,9 @@ class Shadows:
         self,
         curriculum: Curriculum,
         watching: Mapping[str, Mapping[str, Any] | None],
-        embeddings: Array | None = None,
     ) -> None:
         """`watching`: names of estimators, and with settings those that are `dare` with these."""
-        self._curriculum, self._embeddings = curriculum, embeddings
+        self._curriculum = curriculum
         self.watchers = {
             name: build_watcher(name, curriculum, changes) for name, changes in watching.items()
         }
@@ -119,12 +117,12 @@ class Shadows:
         if foresight is not None and foresight.begun and not self._read:
             self._read = True
             self.read_first = int(np.nansum(foresight.arrays["prompt_statistics"][:, 0]))
-        if self._references_due:
+        if self._references_due and not self._curriculum.config.cold_start.train:
             self.cold = int(self._curriculum.buffer["length"].sum())
         for watcher in self.watchers.values():
             with watcher.cost.measure():
                 if self._references_due:
-                    watcher.prior_P = self._prior(watcher, outcome)
+                    watcher.prior_P = self._curriculum.cold_start.prior(watcher.temperature)
                     watcher.estimator.set_prior(watcher.prior_P)
                 watcher.estimator.observe(outcome)
         self._references_due = False
@@ -187,13 +185,3 @@ class Shadows:
     def _refresh(self, watcher: Watcher, step: int) -> None:
         seed = self._curriculum.config.seed
         watcher.estimator.refresh(step, keyed_rng(seed, step, "shadow refresh"))
-
-    def _prior(self, watcher: Watcher, outcome: Outcome) -> Array:
-        """The cold start as the curriculum does it, at the watcher's own temperature."""
-        rate = outcome.failures_Q / outcome.trials_Q
-        count = len(self._curriculum.prompts)
-        if self._embeddings is None or len(rate) < 2:
-            return np.full(count, float(rate.mean()) if len(rate) else 0.5)
-        near = self._embeddings[outcome.prompt_Q]
-        temperature = coldstart.resolve_temperature(watcher.temperature, near, rate)
-        return coldstart.interpolate(self._embeddings, near, rate, temperature)

@@ -10,6 +10,7 @@ from dare.config import CurriculumConfig
 from dare.curriculum.arrays import Array
 from dare.curriculum.curriculum import Curriculum
 from dare.curriculum.estimators.base import Estimator
+from dare.curriculum.estimators.build import wanted_scores
 from dare.curriculum.estimators.posterior import PosteriorEstimator
 from dare.curriculum.estimators.previous import PreviousEstimator
 from dare.curriculum.estimators.snis import SnisEstimator
@@ -98,7 +99,7 @@ def build_watcher(
 def check_scores(names: Iterable[str], config: CurriculumConfig) -> None:
     """SNIS needs the log-probs of every rollout; some presets never compute them."""
     blind = [name for name in names if name.startswith(("dare", "paper"))]
-    if blind and not config.needs_scores:
+    if blind and wanted_scores(config) == "none" and not config.helps:
         fix = (
             "this run keeps no log-probs of its rollouts; take a preset that does (dare, paper), "
             f"or leave {', '.join(blind)} out of --estimators"

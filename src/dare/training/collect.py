@@ -132,9 +132,9 @@ class Collector:
         return RolloutBatch.from_lists(
             rows["prompt"],
             [rollout[1] for rollout in everyone],
-            [rollout[2] for rollout in everyone],
+            [rollout[2] for rollout in everyone] if self._needs_scores else None,
             [rollout[4] for rollout in everyone],
-            total_logprob=[rollout[3] for rollout in everyone],
+            total_logprob=[rollout[3] for rollout in everyone] if self._needs_scores else None,
             conditioning=rows["conditioning"],
             finish=[rollout[5] for rollout in everyone],
         )

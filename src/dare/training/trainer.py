@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 from dare.curriculum import Curriculum, Services, TrainBatch
+from dare.curriculum.estimators.build import wanted_scores
 from dare.curriculum.landscape import landscape_record
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
@@ -100,6 +101,7 @@ class DareTrainer(Trainer):
         self.reference = ReferencePolicy(model, device) if args.beta > 0 else None
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         self._rank, self._processes = rank, processes
+        self._scores_first = wanted_scores(self.settings) != "none" or self.settings.helps
         pad, ends = processing_class.pad_token_id, end_ids(model, processing_class)
         self.generator = generator or TransformersGenerator(
             self._bare_model, pad_id=pad, end_ids=ends, max_rows=args.generation_rows
@@ -117,7 +119,7 @@ class DareTrainer(Trainer):
             rank=rank,
             processes=processes,
             score_batch_tokens=args.score_batch_tokens,
-            needs_scores=self.settings.needs_scores,
+            needs_scores=self._scores_first,
         )
         self._services = services or Services()
         self.curriculum: Curriculum | None = None
@@ -195,7 +197,7 @@ class DareTrainer(Trainer):
         logprob = batch_logprobs(model, padded, self.args.temperature)
         names = ("behaviour", "advantage", "weight", "clip_low", "clip_high", "reference")
         given = {name: inputs[name].to(logprob.device) for name in names if name in inputs}
-        if not self.settings.needs_scores:  # sampled by the very policy that is updated: ratio 1
+        if not self._scores_first:  # sampled by the very policy that is updated: ratio 1
             given["behaviour"] = logprob.detach()
         output = clipped_loss(logprob, LossInputs(**given), self.args.beta)
         self._totals["clipped"] += float(output.clipped)
@@ -254,14 +256,14 @@ class DareTrainer(Trainer):
         hinted = self.args.hint_conditioning == "hinted"
         place_of = {int(row): place for place, row in enumerate(plan.prompt_P)}
         prompts = []
-        for row, kind, uid in zip(
+        for row, kind, fresh in zip(
             batch.rollouts.prompt_R.tolist(),
             batch.rollouts.conditioning_R.tolist(),
-            batch.uid_R.tolist(),
+            batch.fresh_R.tolist(),
             strict=True,
         ):
             # The hint of a replayed rollout is not kept: it is trained on the original prompt.
-            if hinted and kind != Conditioning.PLAIN and uid < 0:
+            if hinted and kind != Conditioning.PLAIN and fresh:
                 prompts.append(self.collector.shown(row, kind, plan.hints[place_of[row]]))
             else:
                 prompts.append(self.store.tokens(row))

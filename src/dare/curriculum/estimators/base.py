@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,10 @@ class Measured(NamedTuple):
 
 Measure = Callable[[Array], Measured]
 
+Wanted = Literal["none", "trained", "all"]
+"""Whose behaviour log-probs are asked for: nobody's; those of what is trained on, which the update
+gives for nothing; those of every plain rollout, also of groups that teach nothing and of probes."""
+
 
 class Estimator:
     """Base of all estimators: a failure rate per prompt, 0.5 where nothing is known.
@@ -45,6 +49,9 @@ class Estimator:
     """Rollouts of each prompt that `probe` names."""
     uses_prior: bool = True
     """False where unseen prompts have their own rule: no reference set is rolled out then."""
+    scores: Wanted = "all"
+    """Whose behaviour log-probs the estimate reads. A class that reads none says "none" and spares
+    the run a pass over its rollouts."""
     rescores: bool = False
     """True where `refresh` reads the log-probs of buffered rollouts under the policy of now: the
     run then spends `estimator.refresh_share` on them."""
@@ -52,12 +59,22 @@ class Estimator:
     def __init__(self, count: int) -> None:
         self.count = count
         self._arrays: dict[str, Array] = {"difficulty": np.full(count, 0.5)}
+        if self.uses_prior:
+            self._arrays["prior"] = np.full(count, 0.5)
         self._scalars: dict[str, Any] = {}
 
     def set_prior(self, prior_P: Array) -> None:
-        """Cold-start difficulties of all prompts; ignored by estimators with their own rule."""
+        """Cold-start difficulties of all prompts; ignored by estimators with their own rule.
+
+        A cold start that trains gives a better one after each of its steps. Prompts of which more
+        is known by then, those that differ from the last one, keep what they have.
+        """
         if self.uses_prior:
-            self._arrays["difficulty"] = check_rates(prior_P, self.count, "cold start").copy()
+            prior = check_rates(prior_P, self.count, "cold start")
+            believed = self._arrays["difficulty"]
+            untouched = believed == self._arrays["prior"]
+            self._arrays["difficulty"] = np.where(untouched, prior, believed)
+            self._arrays["prior"] = prior.copy()
 
     def set_forecast(self, forecast_P: Array, strength: float) -> None:
         """Predictions for the policy of now, NaN where there is none, and what they are worth."""

@@ -10,7 +10,7 @@ from typing import Any
 from dare.config import CurriculumConfig
 from dare.curriculum.arrays import Array
 from dare.curriculum.buffer import RolloutBuffer
-from dare.curriculum.estimators.base import Estimator, Measure
+from dare.curriculum.estimators.base import Estimator, Measure, Wanted
 from dare.curriculum.estimators.current import CurrentEstimator
 from dare.curriculum.estimators.entropy import EntropyEstimator
 from dare.curriculum.estimators.judge import JudgeEstimator, Replies
@@ -43,6 +43,32 @@ class Services:
     teacher: TeacherHead | None = None
     embeddings: Array | None = None
     solutions: Measure | None = None
+
+
+_SHIPPED: dict[str, type[Estimator]] = {
+    "snis": SnisEstimator,
+    "previous-fr": PreviousEstimator,
+    "posterior": PosteriorEstimator,
+    "current-fr": CurrentEstimator,
+    "entropy": EntropyEstimator,
+    "judge": JudgeEstimator,
+    "teacher": TeacherEstimator,
+    "uniform": UniformEstimator,
+}
+
+
+def wanted_scores(config: CurriculumConfig) -> Wanted:
+    """Which behaviour log-probs a run with these settings reads, before anything is built."""
+    name = config.estimator.name
+    if name == "snis":
+        return with_replay(SnisEstimator.scores_of(config.estimator), config)
+    kind = _SHIPPED[name] if name in _SHIPPED else _own_class(name)
+    return with_replay(kind.scores, config)
+
+
+def with_replay(scores: Wanted, config: CurriculumConfig) -> Wanted:
+    """What an estimator wants, and with replay at least what is trained on, for the ratios."""
+    return "trained" if scores == "none" and config.replays else scores
 
 
 def build_estimator(

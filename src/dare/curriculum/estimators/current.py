@@ -15,6 +15,7 @@ class CurrentEstimator(Estimator):
     goes on with what qualified, so that a data set without medium prompts cannot hang a run.
     """
 
+    scores = "none"
     uses_prior = False
 
     def __init__(self, count: int, low: float, high: float, wanted: int, max_probes: int) -> None:

@@ -15,6 +15,7 @@ class EntropyEstimator(Estimator):
     rate it is read on the scale from the lowest to the highest entropy measured (METHOD 9).
     """
 
+    scores = "none"
     uses_prior = False
 
     def __init__(self, count: int, measure: Measure, limit: int = 0) -> None:

@@ -43,6 +43,7 @@ class JudgeEstimator(Estimator):
     difficulty = 1 - the first number in [0, 1] of the reply, 0.5 where there is none (METHOD 9).
     """
 
+    scores = "none"
     uses_prior = False
 
     def __init__(self, count: int, ask: Callable[[Array], Replies], limit: int = 0) -> None:

@@ -14,6 +14,7 @@ class PosteriorEstimator(Estimator):
     alpha <- discount alpha + (1 - discount) + s,   beta <- discount beta + (1 - discount) + k - s.
     """
 
+    scores = "none"
     uses_prior = False
 
     def __init__(self, count: int, discount: float) -> None:

@@ -12,6 +12,7 @@ from dare.curriculum.estimators.base import Estimator, Outcome
 class PreviousEstimator(Estimator):
     """SNIS with every weight 1: drift is ignored; 0.5 when unseen (METHOD 9)."""
 
+    scores = "none"
     uses_prior = False
 
     def __init__(self, count: int, buffer: RolloutBuffer) -> None:

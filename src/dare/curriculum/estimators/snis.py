@@ -10,7 +10,7 @@ import numpy as np
 from dare.config import EstimatorConfig
 from dare.curriculum.arrays import Array, compact
 from dare.curriculum.buffer import RolloutBuffer
-from dare.curriculum.estimators.base import Estimator, Outcome, check_rates
+from dare.curriculum.estimators.base import Estimator, Outcome, Wanted, check_rates
 from dare.curriculum.estimators.history import RATES, HistoryFilter, beta_median
 from dare.curriculum.worth import honesty, judge_claims, judge_lean, lean, without_lean
 
@@ -60,7 +60,8 @@ def combine(
 class SnisEstimator(Estimator):
     """SNIS over the buffered plain rollouts, with a fallback for collapsed weights.
 
-    `threshold` (the paper): the SNIS estimate where ESS >= tau, the cold start elsewhere.
+    `threshold` (the paper): the SNIS estimate where ESS >= tau, the cold start elsewhere. It wants
+    the behaviour log-probs of all rollouts, since it has no other use for one than its weight.
     `shrink` (ours): SNIS x recency x shrinkage. The prompt's whole history, faded at the rate that
     predicts best, is the prior; the SNIS estimate over its rescored rollouts corrects it by the
     evidence behind each (see `combine`). A rollout that was last scored dt steps ago keeps
@@ -75,6 +76,7 @@ class SnisEstimator(Estimator):
     def __init__(self, count: int, buffer: RolloutBuffer, config: EstimatorConfig) -> None:
         super().__init__(count)
         self._buffer, self._config = buffer, config
+        self.scores = self.scores_of(config)
         rates = RATES if config.forgetting == "auto" else (float(config.forgetting),)
         self._history = HistoryFilter(count, config.prior_strength, rates)
         self._arrays.update(self._history.arrays)
@@ -87,6 +89,12 @@ class SnisEstimator(Estimator):
         population = self._history.population
         self._scalars.update(population=population, accepted=0.0, ess=0.0, strength=0.0)
         self._scalars.update(excess=0.0, claimed=0.0, lean_missed=0.0, lean_square=0.0)
+
+    @staticmethod
+    def scores_of(config: EstimatorConfig) -> Wanted:
+        """Ours makes do with what training reads: a group that teaches nothing has one reward,
+        which no weights inside it would change."""
+        return "all" if config.fallback == "threshold" else "trained"
 
     def set_prior(self, prior_P: Array) -> None:
         """Cold-start difficulties: the estimate of unseen prompts, and a seen one's first prior."""
@@ -141,16 +149,20 @@ class SnisEstimator(Estimator):
         """Estimates of all prompts at `step` from buffer, history and cold start."""
         plain = self._buffer.plain
         prompts, index = compact(self._buffer["prompt"][plain])
-        ratio = weights(self._buffer.log_ratio[plain], self._config.clip)
+        log_ratio = self._buffer.log_ratio[plain]
+        unknown = np.isnan(log_ratio)
+        # What was sampled in this very step comes from the policy of now: its ratio is 1.
+        weighed = ~unknown | (self._buffer["step"][plain] == step)
+        ratio = weights(np.where(unknown, 0.0, log_ratio), self._config.clip)
         reward = self._buffer["reward"][plain].astype(np.float64)
-        ess = effective_sample_size(ratio, index, len(prompts))
+        ess = effective_sample_size(ratio * weighed, index, len(prompts))
         accepted = ess >= self._config.ess_threshold
-        self._scalars["ess"] = float(ess.mean()) if len(ess) else 0.0
-        self._scalars["accepted"] = float(accepted.mean()) if len(ess) else 0.0
+        self._scalars["ess"] = float(ess[ess > 0].mean()) if weighed.any() else 0.0
+        self._scalars["accepted"] = float(accepted[ess > 0].mean()) if weighed.any() else 0.0
         difficulty = self._arrays["prior"].copy()
         evidence = np.zeros(self.count)
         if self._config.fallback == "threshold":
-            aligned = snis_difficulty(ratio, reward, index, len(prompts))
+            aligned = snis_difficulty(ratio * weighed, reward, index, len(prompts))
             difficulty[prompts[accepted]] = aligned[accepted]
             evidence[prompts] = ess
         else:

@@ -20,6 +20,7 @@ class TeacherEstimator(Estimator):
     References keep their measured failure rate, which is closer than the head's word on them.
     """
 
+    scores = "none"
     uses_prior = False
 
     def __init__(self, count: int, head: TeacherHead, embeddings: Any, references: int) -> None:

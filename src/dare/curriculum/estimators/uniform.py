@@ -8,4 +8,5 @@ from dare.curriculum.estimators.base import Estimator
 class UniformEstimator(Estimator):
     """Difficulty 0.5 for every prompt, whatever happens (METHOD 9, random)."""
 
+    scores = "none"
     uses_prior = False

@@ -1,0 +1,202 @@
+"""What a recipe asks of one device: its settings, the model's shape and how long prompts are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dare.errors import InvalidInput, require
+from dare.policy.memory import (
+    OPTIMISER_BYTES,
+    OPTIMISER_STATES,
+    MemoryPlan,
+    Workload,
+    plan_memory,
+)
+from dare.policy.shape import ModelShape, shape_of
+from dare.training.config import DareConfig
+from dare.training.recipe import load_data, resolved
+
+ASSUMED_PROMPT = 256
+"""Tokens of a prompt where data or tokenizer are not at hand."""
+LORA = {"r": 16}
+"""The adapters that are proposed where a run does not fit."""
+_SAMPLE = 256  # prompts that are read for their mean length
+_LARGEST = 256e6  # bytes of a data file that is still read for that
+# transformers refuses these where no GPU is; a plan is made on any machine.
+_OF_THE_DEVICE = ("bf16", "fp16", "tf32", "bf16_full_eval", "fp16_full_eval", "use_cpu")
+_SHARDING = ("deepspeed", "fsdp", "fsdp_config")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A recipe's workload, and what was assumed or left out on the way to it."""
+
+    workload: Workload
+    notes: tuple[str, ...]
+    model: str
+
+
+def plan_recipe(recipe: Mapping[str, Any], **given: Any) -> MemoryPlan:
+    """The memory plan of a recipe; `given` are the keywords of `workload_of`."""
+    return plan_memory(workload_of(recipe, **given).workload)
+
+
+def workload_of(
+    recipe: Mapping[str, Any],
+    *,
+    prompt_tokens: float | None = None,
+    response_tokens: float | None = None,
+    processes: int = 1,
+) -> Planned:
+    """What a step of this recipe does on each of `processes` devices. No weights are read.
+
+    Mean lengths that are not given are measured (prompts) or assumed (responses at their limit).
+    """
+    require(processes >= 1, "--processes", processes, "must be at least 1")
+    for name, tokens in (("prompt", prompt_tokens), ("response", response_tokens)):
+        require(tokens is None or tokens > 0, f"--{name}-tokens", tokens, "must be positive")
+    config, device = _settings(recipe)
+    settings = config.curriculum_config()
+    config.accumulation(settings.rollout_budget, processes)  # refuses an uneven split
+    notes: list[str] = []
+    shape = recipe_shape(recipe, recipe.get("peft"))
+    if prompt_tokens is None:
+        prompt_tokens, note = _prompt_tokens(recipe, config)
+        notes.append(note)
+    limit = settings.max_tokens
+    if response_tokens is None:
+        notes.append(f"responses: {limit:,} tokens, their limit (--response-tokens, if shorter)")
+    workload = Workload(
+        shape=shape,
+        prompt_tokens=float(prompt_tokens),
+        max_completion_length=limit,
+        mean_response=response_tokens,
+        rollout_budget=settings.rollout_budget,
+        per_device_train_batch_size=config.per_device_train_batch_size,
+        group_size=settings.medium.group_size,
+        generated_at_most=max(
+            settings.cold_start.references * settings.cold_start.group_size,
+            _evaluated(recipe, config),
+        ),
+        fresh_share=settings.fresh_share,
+        generation_rows=config.generation_rows,
+        score_batch_tokens=config.score_batch_tokens,
+        scores=settings.needs_scores,
+        mixed_precision=bool(device.get("bf16") or device.get("fp16")),
+        gradient_checkpointing=bool(config.gradient_checkpointing),
+        beta=config.beta,
+        optim=str(getattr(config.optim, "value", config.optim)),
+        processes=processes,
+    )
+    notes += _left_out(recipe, workload)
+    return Planned(workload, tuple(notes), str(recipe.get("model", "pocket")))
+
+
+def recipe_shape(recipe: Mapping[str, Any], peft: Mapping[str, Any] | None) -> ModelShape:
+    """The shape of a recipe's model, with these adapters or none."""
+    model = recipe.get("model", "pocket")
+    if not isinstance(model, str) or not model:
+        raise InvalidInput("model", model, "name a folder, a hub id, or pocket")
+    if peft is not None and not isinstance(peft, Mapping):
+        raise InvalidInput("peft", peft, "is a mapping of LoRA's settings, as in {r: 16}")
+    return shape_of(model, peft)
+
+
+def lora_shape(recipe: Mapping[str, Any]) -> ModelShape | None:
+    """With the adapters that are proposed; None where they need settings that we do not know."""
+    try:
+        return recipe_shape(recipe, LORA)
+    except InvalidInput:
+        return None
+
+
+def _settings(recipe: Mapping[str, Any]) -> tuple[DareConfig, dict[str, Any]]:
+    """The run's settings, and those that depend on the device apart."""
+    training = dict(recipe.get("training") or {})
+    apart = {name: training.pop(name, None) for name in (*_OF_THE_DEVICE, *_SHARDING)}
+    training["use_cpu"] = True  # the plan itself runs on no device
+    return resolved({**recipe, "training": training}), apart
+
+
+def _prompt_tokens(recipe: Mapping[str, Any], config: DareConfig) -> tuple[float, str]:
+    """The mean over a sample of the data, where data and tokenizer are on this machine."""
+    from dare.templates import template_of
+    from dare.templates.encode import encode
+
+    tokenizer, rows = _tokenizer(recipe), _local_rows(recipe.get("data"), "data")
+    picked = rows[:: max(1, len(rows) // _SAMPLE)][:_SAMPLE]
+    if any("prompt" not in row for row in picked):
+        columns = ", ".join(sorted(picked[0]))
+        fix = f"has no column 'prompt'; rename one of {columns}"
+        raise InvalidInput("data", recipe.get("data"), fix)
+    sizes = []
+    if tokenizer is not None:
+        template = template_of(config.system_prompt)
+        sizes = [len(encode(tokenizer, template.messages(row["prompt"]))) for row in picked]
+    if not sum(sizes):  # transformers makes tokenizers without a vocabulary where files are missing
+        missing = "tokenizer" if picked else "data"
+        note = f"prompts: {ASSUMED_PROMPT} tokens assumed, no {missing} here (--prompt-tokens)"
+        return float(ASSUMED_PROMPT), note
+    mean = sum(sizes) / len(sizes)
+    return mean, f"prompts: {mean:,.0f} tokens in the mean of {len(sizes):,} of the data"
+
+
+def _tokenizer(recipe: Mapping[str, Any]) -> Any:
+    """The model's, unless it would have to be fetched."""
+    from transformers import AutoTokenizer
+
+    model = recipe.get("model", "pocket")
+    if model == "pocket":
+        from dare import pocket
+
+        return pocket.load_tokenizer()
+    try:
+        return AutoTokenizer.from_pretrained(model, local_files_only=True)
+    except (OSError, ValueError):
+        return None  # the caller says that lengths are assumed
+
+
+def _local_rows(source: Any, field: str) -> list[dict[str, Any]]:
+    """Rows of built-in problems or of files that are quickly read; none of a hub id."""
+    from dare.data.load import files_of, is_file
+
+    if not source:
+        return []
+    if isinstance(source, Mapping) and "tasks" in source:
+        return load_data(source, field)
+    path = source.get("path") if isinstance(source, Mapping) else source
+    if isinstance(path, str) and path:
+        small = is_file(path) and sum(file.stat().st_size for file in files_of(path)) < _LARGEST
+        return load_data(source, field) if small else []
+    return load_data(source, field)  # refuses what is no data
+
+
+def _evaluated(recipe: Mapping[str, Any], config: DareConfig) -> int:
+    """Responses of one evaluation; as many as fit at once where the data is not at hand."""
+    source = recipe.get("eval_data")
+    if not source:
+        return 0
+    if isinstance(source, Mapping) and isinstance(source.get("tasks"), Mapping):
+        count = source["tasks"].get("count")
+        if isinstance(count, int):
+            return count * config.eval_samples
+    rows = _local_rows(source, "eval_data")
+    return len(rows) * config.eval_samples if rows else 1 << 30
+
+
+def _left_out(recipe: Mapping[str, Any], workload: Workload) -> list[str]:
+    """What a reader of the plan must know that its numbers do not say."""
+    notes, training = [], recipe.get("training") or {}
+    sharding = [name for name in _SHARDING if training.get(name)]
+    if sharding:
+        notes.append(f"{sharding[0]}: sharding is not modelled; this is one whole copy a device")
+    if workload.precision == "half" and not workload.shape.adapters:
+        notes.append("weights: 16 bits, as config.json says; no float32 master copy is kept")
+    if workload.shape.quantised:
+        notes.append("weights: quantised ones are not modelled; these are the unquantised sizes")
+    known = {*OPTIMISER_STATES, *OPTIMISER_BYTES}
+    if workload.optim not in known:
+        notes.append(f"optim: {workload.optim} is counted as AdamW")
+    return notes
