@@ -44,7 +44,7 @@ def measure(prompts: int, rollouts: int) -> tuple[Array, Array, Array]:
         step=0,
         purpose="foresight",
     )
-    generated = trainer.generator.generate(request, trainer.args.sampling)
+    generated = trainer.policy.generate(request, trainer.args.sampling)
     reward = trainer.collector.reward(rows, generated.tokens)
     failure = 1.0 - np.array(reward, dtype=float).reshape(prompts, total)
     longest = trainer.settings.max_tokens

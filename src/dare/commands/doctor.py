@@ -72,18 +72,16 @@ def zero_drift(prompts: int = 24, group: int = 16) -> dict[str, Any]:
 
     from dare import pocket, tasks
     from dare.curriculum.estimators import effective_sample_size, weights
-    from dare.policy.generate import GenerationRequest, TransformersGenerator
-    from dare.policy.model import end_ids
-    from dare.policy.score import Sampling, score
+    from dare.policy.generate import GenerationRequest
+    from dare.policy.logprobs import Sampling
+    from dare.policy.policy import Policy
     from dare.training.prompts import PromptStore
 
     model, tokenizer = pocket.load_policy(), pocket.load_tokenizer()
     store = PromptStore(tasks.generate(prompts, seed=0), tokenizer)
     rows = np.repeat(np.arange(len(store)), group)
     sampling = Sampling(0.6, 0.95)
-    generator = TransformersGenerator(
-        lambda: model, pad_id=tokenizer.pad_token_id, end_ids=end_ids(model, tokenizer)
-    )
+    policy = Policy(model, tokenizer)
     request = GenerationRequest(
         prompts=[store.tokens(row) for row in range(len(store))],
         prompt_R=rows,
@@ -92,12 +90,12 @@ def zero_drift(prompts: int = 24, group: int = 16) -> dict[str, Any]:
         seed=0,
         step=0,
     )
-    responses = generator.generate(request, sampling).tokens
+    responses = policy.generate(request, sampling).tokens
     asked = [store.tokens(int(row)) for row in rows]
-    pad = tokenizer.pad_token_id
-    # Two different batchings: the ratio must not depend on what a rollout is padded with.
-    written = score(model, asked, responses, sampling, pad_id=pad).total
-    again = score(model, asked, responses, sampling, pad_id=pad, max_batch_tokens=2048).total
+    # Two different batchings: the ratio must not depend on a rollout's neighbours.
+    written = policy.score(asked, responses, sampling).total
+    policy.batch_tokens = 2048
+    again = policy.score(asked, responses, sampling).total
     ratio = again - written
     ess = effective_sample_size(weights(ratio, 4.0), rows, len(store))
     worst = float(np.abs(ratio).max())

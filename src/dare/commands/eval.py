@@ -175,8 +175,8 @@ def _from_model(
         own = trained if not item.is_code else None
         return given or own or load_template(item.template)
 
-    generator, tokenizer, context = open_model(found, dtype=dtype, rows=rows)
-    respondent = Respondent(generator, tokenizer, context, drawing)
+    policy = open_model(found, dtype=dtype, rows=rows)
+    respondent = Respondent(policy.generator, policy.tokenizer, policy.context, drawing)
     settings = {
         "model": model,
         "weights": found.weights,

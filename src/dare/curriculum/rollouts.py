@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
-from dare.curriculum.arrays import Array, offsets_of, to_numpy
+from dare.curriculum.arrays import Array, offsets_of, ragged_positions, to_numpy
 from dare.errors import require
 
 
@@ -123,6 +123,21 @@ class RolloutBatch:
     def plain_R(self) -> Array:
         """True where the rollout was sampled from the bare prompt."""
         return self.conditioning_R == Conditioning.PLAIN
+
+    def response(self, row: int) -> Array:
+        """Token ids of one rollout."""
+        found: Array = self.tokens[self.offsets[row] : self.offsets[row + 1]].astype(np.int64)
+        return found
+
+    def with_behaviour(self, rows: Any, logprobs: Sequence[Any], total: Any) -> RolloutBatch:
+        """The batch with the log-probs of these rows filled in."""
+        rows = np.asarray(rows, dtype=np.int64)
+        length = self.length_R[rows]
+        flat, sums = behaviour_of(offsets_of(length), logprobs, total)
+        filled, totals = self.logprobs.copy(), self.total_logprob_R.copy()
+        filled[ragged_positions(self.offsets[:-1][rows], length)] = flat
+        totals[rows] = sums
+        return replace(self, logprobs=filled, total_logprob_R=totals)
 
     @property
     def has_behaviour_R(self) -> Array:

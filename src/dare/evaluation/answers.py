@@ -12,7 +12,7 @@ from dare.curriculum.rollouts import Finish
 from dare.errors import require
 from dare.evaluation.problems import Problem
 from dare.policy.generate import GenerationRequest, Generator
-from dare.policy.score import Sampling
+from dare.policy.logprobs import Sampling
 from dare.templates import Template
 from dare.templates.encode import encode
 

@@ -6,11 +6,14 @@ import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from dare.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from dare.policy.policy import Policy
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w.-]+)?")
 _PROBE = 1 << 16
@@ -45,32 +48,23 @@ def locate(name: str) -> Located:
     return Located(name, name)
 
 
-def open_model(found: Located, *, dtype: str = "auto", rows: int = 256) -> tuple[Any, Any, int]:
-    """Generator, tokenizer and context of a located model, on the GPU where there is one."""
+def open_model(found: Located, *, dtype: str = "auto", rows: int = 256) -> Policy:
+    """A located model as a policy, on the GPU where there is one."""
     import torch
 
-    from dare.policy.generate import TransformersGenerator
-    from dare.policy.model import context_of, end_ids, load
+    from dare.policy.model import check_dtype, load
+    from dare.policy.policy import Policy
 
-    kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if dtype != "auto" and dtype not in kinds:
-        raise InvalidInput("--dtype", dtype, f"choose one of auto, {', '.join(kinds)}")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind = check_dtype(dtype, device, "--dtype")
     try:
-        model, tokenizer = load(found.path, None)
+        model, tokenizer = load(found.path, None, dtype=kind)
     except (OSError, ValueError) as error:
         if isinstance(error, InvalidInput):
             raise
         line = str(error).strip().partition("\n")[0][:200]
         raise InvalidInput("MODEL", found.name, f"cannot be loaded: {line}") from None
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = model.to(device=device, dtype=kinds.get(dtype)).eval()
-    generator = TransformersGenerator(
-        lambda: model,
-        pad_id=tokenizer.pad_token_id,
-        end_ids=end_ids(model, tokenizer),
-        max_rows=rows,
-    )
-    return generator, tokenizer, context_of(model)
+    return Policy(model.to(device).eval(), tokenizer, generation_rows=rows)
 
 
 def _model_folder(folder: Path) -> Path:

@@ -16,10 +16,10 @@ from dare.curriculum.rollouts import Finish
 from dare.errors import InvalidInput
 from dare.policy.batching import IntArray
 from dare.policy.growing import decode_growing
+from dare.policy.logprobs import Sampling
 from dare.policy.paged.engine import Engine
 from dare.policy.paged.fit import check_numbers, room_for
 from dare.policy.paged.weights import DoesNotFit, Weights, read_weights
-from dare.policy.sampling import Sampling
 
 _LOG = logging.getLogger(__name__)
 
@@ -183,7 +183,9 @@ class TransformersGenerator:
                 self._checked = True
             self._weights = weights
         except DoesNotFit as reason:
-            _LOG.warning("responses are sampled by the model's own, slower forward pass: %s", reason)
+            _LOG.warning(
+                "responses are sampled by the model's own, slower forward pass: %s", reason
+            )
             self._paged = False
         return self._weights
 

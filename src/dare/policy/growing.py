@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from dare.policy.batching import IntArray
-from dare.policy.sampling import Sampling, sample_tokens
+from dare.policy.logprobs import Sampling
+from dare.policy.sampling import sample_tokens
 
 
 def decode_growing(

@@ -14,12 +14,36 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dare.errors import InvalidInput
 
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-def load(model: Any, tokenizer: Any, peft_config: Any = None, seed: int = 0) -> tuple[Any, Any]:
-    """The model and tokenizer behind a name, a folder or ready objects; adapters added if asked."""
+
+def check_dtype(name: str, device: torch.device, field: str) -> torch.dtype | str:
+    """The dtype of this name, if the device can compute in it; `auto` is the checkpoint's own."""
+    if name == "auto":
+        return name
+    if name not in _DTYPES:
+        raise InvalidInput(field, name, f"choose one of auto, {', '.join(_DTYPES)}")
+    old = device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False)
+    if name == "bfloat16" and old:
+        raise InvalidInput(field, name, "this GPU cannot compute in it; choose float16 or float32")
+    return _DTYPES[name]
+
+
+def load(
+    model: Any,
+    tokenizer: Any,
+    peft_config: Any = None,
+    seed: int = 0,
+    dtype: torch.dtype | str = "auto",
+    **options: Any,
+) -> tuple[Any, Any]:
+    """The model and tokenizer behind a name, a folder or ready objects; adapters added if asked.
+
+    `dtype` and `options` (as `from_pretrained` takes them) are of use where a name is given.
+    """
     if isinstance(model, (str, Path)):
         tokenizer = AutoTokenizer.from_pretrained(model) if tokenizer is None else tokenizer
-        model = AutoModelForCausalLM.from_pretrained(model)
+        model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, **options)
     if tokenizer is None:
         tokenizer = AutoTokenizer.from_pretrained(model.config.name_or_path)
     if tokenizer.pad_token_id is None:
@@ -27,6 +51,10 @@ def load(model: Any, tokenizer: Any, peft_config: Any = None, seed: int = 0) -> 
             fix = "set tokenizer.pad_token (or an eos token) before training"
             raise InvalidInput("processing_class.pad_token", None, fix)
         tokenizer.pad_token = tokenizer.eos_token
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:  # the other way round is common: vocabularies are padded
+        fix = f"has {len(tokenizer)} tokens, the model only {rows}; is it another model's?"
+        raise InvalidInput("processing_class", type(tokenizer).__name__, fix)
     if peft_config is not None:
         from peft import get_peft_model
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dare.policy.logprobs import keep_nucleus
-from dare.policy.score import Sampling
-
-__all__ = ["Sampling", "sample_tokens"]
+from dare.policy.logprobs import Sampling, keep_nucleus
 
 
 def sample_tokens(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:

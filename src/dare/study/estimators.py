@@ -14,7 +14,6 @@ from dare.curriculum.arrays import Array, keyed_rng
 from dare.curriculum.coldstart import check_embeddings
 from dare.curriculum.teacher_head import TeacherHead
 from dare.errors import InvalidInput, require, suggest
-from dare.policy.embed import embed_prompts
 from dare.study.asked import ASKED, Asked
 from dare.study.ess_sweep import aligned
 from dare.study.fresh import fresh_rollouts
@@ -173,8 +172,7 @@ class EstimatorStudy(TrainerCallback):
         if given is None:
             if "teacher" not in self._wanted.estimators:
                 return None
-            model = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
-            given = embed_prompts(model, prompts, pad_id=trainer.processing_class.pad_token_id)
+            given = trainer.policy.embed(prompts)
         self._embedded = sum(len(tokens) for tokens in prompts)
         return check_embeddings(given, len(prompts))
 

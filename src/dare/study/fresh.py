@@ -60,7 +60,7 @@ def fresh_rollouts(trainer: DareTrainer, rows: Array, count: int, purpose: str) 
         step=trainer.state.global_step,
         purpose=purpose,
     )
-    written = trainer.generator.generate(request, args.sampling).tokens if len(mine) else []
+    written = trainer.policy.generate(request, args.sampling).tokens if len(mine) else []
     rewards = collector.reward(rows[place[mine]], written)
     failure = [np.nan if reward is None else 1.0 - reward for reward in rewards]
     sizes = [len(tokens) for tokens in written]

@@ -37,7 +37,7 @@ def estimation_error(
         step=trainer.state.global_step,
         purpose="truth",
     )
-    generated = trainer.generator.generate(request, trainer.args.sampling)
+    generated = trainer.policy.generate(request, trainer.args.sampling)
     reward = trainer.collector.reward(rows[place], generated.tokens)
     values = np.array([np.nan if value is None else value for value in reward])
     failure = 1.0 - values.reshape(len(rows), total)

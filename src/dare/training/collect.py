@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +17,11 @@ from dare.curriculum.foresight import STATISTICS, solution_statistics
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.refresh import ScoreRequest
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
-from dare.policy.batching import IntArray, bucket
-from dare.policy.generate import GenerationRequest, Generator
-from dare.policy.score import Sampling, Scores, score
+from dare.policy.batching import IntArray
+from dare.policy.generate import GenerationRequest
+from dare.policy.logprobs import Sampling
+from dare.policy.policy import Policy
+from dare.policy.score import Scores
 from dare.rewards.calling import Rewards
 from dare.training.prompts import PromptStore
 
@@ -55,26 +57,17 @@ class Collector:
     def __init__(
         self,
         store: PromptStore,
-        generator: Generator,
+        policy: Policy,
         rewards: Rewards,
-        model: Callable[[], Any],
         sampling: Sampling,
         *,
-        tokenizer: Any,
-        pad_id: int,
-        context: int,
         seed: int,
         rank: int,
         processes: int,
-        score_batch_tokens: int,
-        needs_scores: bool = True,
     ) -> None:
-        self._store, self.generator, self._rewards = store, generator, rewards
-        self._model, self._sampling, self._tokenizer = model, sampling, tokenizer
-        self._pad, self._context, self.seed = pad_id, context, seed
+        self._store, self.policy, self._rewards = store, policy, rewards
+        self._sampling, self.seed = sampling, seed
         self._rank, self._processes = rank, processes
-        self._batch_tokens = score_batch_tokens
-        self._needs_scores = needs_scores
 
     def share(self, count: int) -> IntArray:
         """Which of `count` things this process does."""
@@ -84,16 +77,17 @@ class Collector:
         """The items of all processes, one list after the other."""
         return list(gather_object(items)) if self._processes > 1 else items
 
-    def room(self, prompt: IntArray) -> int:
-        """Tokens that a response to this prompt may have before the context is full."""
-        return self._context - len(prompt)
+    def rollouts(
+        self, plan: StepPlan, phases: Phases, purpose: str, scored: Collection[int] = ()
+    ) -> RolloutBatch:
+        """The plan's rollouts with rewards, complete on every process.
 
-    def rollouts(self, plan: StepPlan, phases: Phases, purpose: str) -> RolloutBatch:
-        """The plan's rollouts with rewards and behaviour log-probs, complete on every process."""
+        Behaviour log-probs come with the update, but for the kinds of conditioning in `scored`.
+        """
         rows = plan.rows()
         mine = self.share(len(rows["prompt"]))
         prompts, prompt_R = self.prompt_tokens(plan, rows, mine)
-        room = np.array([self.room(prompts[p]) for p in prompt_R], dtype=np.int64)
+        room = np.array([self.policy.room(prompts[p]) for p in prompt_R], dtype=np.int64)
         request = GenerationRequest(
             prompts=prompts,
             prompt_R=prompt_R,
@@ -104,39 +98,62 @@ class Collector:
             purpose=purpose,
         )
         with phases.measure("generate"):
-            generated = self.generator.generate(request, self._sampling)
+            generated = self.policy.generate(request, self._sampling)
         phases.count("generated", sum(len(tokens) for tokens in generated.tokens))
         with phases.measure("reward"):
             reward = self.reward(rows["prompt"][mine], generated.tokens)
-        with phases.measure("score"):
-            if self._needs_scores:
-                scores = self.score([prompts[p] for p in prompt_R], generated.tokens, drawn=True)
-                phases.count("scored", len(scores.logprobs))
-            else:
-                total = sum(len(tokens) for tokens in generated.tokens)
-                scores = Scores(np.zeros(total, np.float32), np.zeros(len(mine)))
-        offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in generated.tokens])])
         local = [
-            (
-                int(row),
-                tokens.astype(np.int32),
-                scores.logprobs[offsets[place] : offsets[place + 1]],
-                float(scores.total[place]),
-                reward[place],
-                int(generated.finish_R[place]),
-            )
+            (int(row), tokens.astype(np.int32), reward[place], int(generated.finish_R[place]))
             for place, (row, tokens) in enumerate(zip(mine, generated.tokens, strict=True))
         ]
         everyone = self.gather(local)
         everyone.sort(key=lambda rollout: rollout[0])
-        return RolloutBatch.from_lists(
+        batch = RolloutBatch.from_lists(
             rows["prompt"],
             [rollout[1] for rollout in everyone],
-            [rollout[2] for rollout in everyone] if self._needs_scores else None,
-            [rollout[4] for rollout in everyone],
-            total_logprob=[rollout[3] for rollout in everyone] if self._needs_scores else None,
+            None,
+            [rollout[2] for rollout in everyone],
             conditioning=rows["conditioning"],
-            finish=[rollout[5] for rollout in everyone],
+            finish=[rollout[3] for rollout in everyone],
+        )
+        wanted = np.flatnonzero(np.isin(rows["conditioning"], [int(kind) for kind in scored]))
+        if not len(wanted):
+            return batch
+        shown = {int(row): prompts[prompt_R[place]] for place, row in enumerate(mine)}
+        with phases.measure("score"):
+            return self.with_behaviour(batch, wanted, phases, shown)
+
+    def with_behaviour(
+        self,
+        batch: RolloutBatch,
+        rows: IntArray,
+        phases: Phases,
+        shown: dict[int, IntArray] | None = None,
+    ) -> RolloutBatch:
+        """The batch with the log-probs of these rows under the policy that has just drawn them.
+
+        For rows that no update will read under the prompt they were `shown` (their plain one
+        unless given). Every process takes part.
+        """
+        everyone = self.share(len(batch))
+        mine = everyone[np.isin(everyone, rows)]
+        prompts = [
+            self._store.tokens(int(batch.prompt_R[row])) if shown is None else shown[int(row)]
+            for row in mine
+        ]
+        responses = [batch.response(int(row)) for row in mine]
+        scores = self.policy.score(prompts, responses, self._sampling, drawn=True)
+        phases.count("scored", len(scores.logprobs))
+        ends = np.cumsum(batch.length_R[mine]).tolist()
+        found = [
+            (int(row), scores.logprobs[end - batch.length_R[row] : end], float(total))
+            for row, end, total in zip(mine, ends, scores.total, strict=True)
+        ]
+        found = sorted(self.gather(found), key=lambda one: one[0])
+        return batch.with_behaviour(
+            [row for row, _, _ in found],
+            [tokens for _, tokens, _ in found],
+            [total for *_, total in found],
         )
 
     def prompt_tokens(
@@ -155,7 +172,7 @@ class Collector:
     def shown(self, row: int, conditioning: int, hint: list[str]) -> IntArray:
         """The prompt under its conditioning; help that does not fit is left out."""
         tokens = self._store.tokens(row, conditioning, hint)
-        return tokens if len(tokens) < self._context else self._store.tokens(row)
+        return tokens if len(tokens) < self.policy.context else self._store.tokens(row)
 
     def reward(
         self, rows: IntArray, tokens: list[IntArray], store: PromptStore | None = None
@@ -164,7 +181,7 @@ class Collector:
         store = store or self._store
         if not len(rows):
             return []
-        texts = self._tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        texts = self.policy.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         prompts = [store.records[row]["prompt"] for row in rows.tolist()]
         completions = [
             text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
@@ -177,35 +194,17 @@ class Collector:
         self,
         prompts: list[IntArray],
         responses: list[IntArray],
-        *,
-        drawn: bool = False,
         sampling: Sampling | None = None,
     ) -> Scores:
         """Log-probs of these responses under the policy of now; every process takes part."""
-        lengths = np.array([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)])
-        forwards = len(bucket(lengths, self._batch_tokens)) if len(lengths) else 0
-        if self._processes > 1:
-            forwards = max(gather_object([forwards]))
-        return score(
-            self._model(),
-            prompts,
-            responses,
-            sampling or self._sampling,
-            pad_id=self._pad,
-            max_batch_tokens=self._batch_tokens,
-            forwards=forwards,
-            drawn=drawn,
-        )
+        return self.policy.score(prompts, responses, sampling or self._sampling)
 
     def rescore(self, request: ScoreRequest) -> Array:
         """Scorer for `Curriculum.refresh`: plain rollouts of the buffer, shared over processes."""
         batch = request.rollouts
         mine = self.share(len(batch))
         prompts = [self._store.tokens(int(row)) for row in batch.prompt_R[mine]]
-        responses = [
-            batch.tokens[batch.offsets[row] : batch.offsets[row + 1]].astype(np.int64)
-            for row in mine
-        ]
+        responses = [batch.response(int(row)) for row in mine]
         return self.exchange(mine, self.score(prompts, responses).total[:, None], len(batch))[:, 0]
 
     def read_solutions(self, rows: Array, longest: int) -> Measured:

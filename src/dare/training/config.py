@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
+import torch
 from transformers import TrainingArguments
 
 from dare.config import CurriculumConfig
 from dare.errors import InvalidInput, require
-from dare.policy.score import Sampling
+from dare.policy.logprobs import Sampling
+from dare.policy.model import check_dtype
+
+# Of liger's kernels those inside the layers: the head's log-probs are chunked here already.
+_LIGER = {"rope": True, "rms_norm": True, "swiglu": True, "cross_entropy": False}
+_LIGER |= {"fused_linear_cross_entropy": False}
 
 
 @dataclass
@@ -33,6 +40,32 @@ class DareConfig(TrainingArguments):
     )
     logging_nan_inf_filter: bool = field(
         default=False, metadata={"help": "A NaN loss is shown as it is."}
+    )
+
+    bf16: bool | None = field(  # type: ignore[assignment]  # None: decided below
+        default=None,
+        metadata={
+            "help": "Compute in bfloat16 with float32 weights; by default on a GPU that can."
+        },
+    )
+    gradient_checkpointing: bool | None = field(  # type: ignore[assignment]  # None: decided below
+        default=None,
+        metadata={"help": "Compute activations twice instead of keeping them; default on a GPU."},
+    )
+    use_liger_kernel: bool | None = field(  # type: ignore[assignment]  # None: decided below
+        default=None,
+        metadata={"help": "Fused layers of liger-kernel; by default on a GPU where it is there."},
+    )
+    model_init_kwargs: dict[str, Any] | None = field(
+        default=None,
+        metadata={
+            "help": "Given to from_pretrained where the model is a name. `dtype` is float32 unless "
+            "set; with adapters (PEFT) on a GPU it is bfloat16, as the frozen weights never change."
+        },
+    )
+    generator: str = field(
+        default="transformers",
+        metadata={"help": "What samples responses: `transformers`, or your own as module:Class."},
     )
 
     preset: str = field(default="dare", metadata={"help": "Named settings of the curriculum."})
@@ -93,6 +126,19 @@ class DareConfig(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
+        on_gpu = torch.cuda.is_available() and not self.use_cpu
+        if self.bf16 is None:
+            self.bf16 = not self.fp16 and on_gpu and torch.cuda.is_bf16_supported(False)
+        elif self.bf16 and on_gpu:
+            check_dtype("bfloat16", torch.device("cuda"), "bf16")
+        if self.gradient_checkpointing is None:
+            self.gradient_checkpointing = on_gpu
+        if self.gradient_checkpointing and self.gradient_checkpointing_kwargs is None:
+            self.gradient_checkpointing_kwargs = {"use_reentrant": False}
+        if self.use_liger_kernel is None:
+            self.use_liger_kernel = on_gpu and find_spec("liger_kernel") is not None
+        if self.use_liger_kernel and self.liger_kernel_config is None:
+            self.liger_kernel_config = dict(_LIGER)
         super().__post_init__()
         require(self.temperature > 0, "temperature", self.temperature, "must be positive")
         require(0 < self.top_p <= 1, "top_p", self.top_p, "must be in (0, 1]")
@@ -108,6 +154,22 @@ class DareConfig(TrainingArguments):
         if getattr(self, "auto_find_batch_size", False):
             fix = "is not supported: a step's rollouts are planned for a fixed batch size"
             raise InvalidInput("auto_find_batch_size", True, fix)
+
+    @property
+    def precision(self) -> torch.dtype | None:
+        """The dtype of mixed precision, None without."""
+        if self.bf16:
+            return torch.bfloat16
+        return torch.float16 if self.fp16 else None
+
+    def model_options(self, adapters: bool) -> dict[str, Any]:
+        """How a model that is given by name is loaded."""
+        options = dict(self.model_init_kwargs or {})
+        # Steps of 1e-6 are lost in 16-bit weights: what is trained is kept in float32.
+        name = options.pop("dtype", "bfloat16" if adapters and self.bf16 else "float32")
+        if not isinstance(name, torch.dtype):
+            name = check_dtype(name, self.device, "model_init_kwargs.dtype")
+        return {"dtype": name, **options}
 
     @property
     def sampling(self) -> Sampling:

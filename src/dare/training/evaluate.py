@@ -10,7 +10,7 @@ from accelerate.utils import gather_object
 from dare.curriculum.rollouts import Finish
 from dare.evaluation.figures import Responses, basic, by_group
 from dare.policy.generate import GenerationRequest
-from dare.policy.score import Sampling
+from dare.policy.logprobs import Sampling
 from dare.training.prompts import PromptStore
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def evaluate_policy(trainer: DareTrainer, dataset: Any) -> dict[str, Any]:
         step=trainer.state.global_step,
         purpose="evaluate",
     )
-    generated = trainer.generator.generate(request, sampling)
+    generated = trainer.policy.generate(request, sampling)
     reward = trainer.collector.reward(rows[mine], generated.tokens, store)
     local = [
         (int(row), value, len(tokens), int(finish))

@@ -16,10 +16,8 @@ from dare.curriculum.estimators.base import Measured
 from dare.curriculum.estimators.judge import INSTRUCTION, Replies
 from dare.curriculum.teacher_head import TeacherHead
 from dare.policy.batching import IntArray
-from dare.policy.embed import embed_prompts
-from dare.policy.entropy import mean_entropy
 from dare.policy.generate import GenerationRequest
-from dare.policy.score import Sampling
+from dare.policy.logprobs import Sampling
 from dare.teacher_file import PROBES, load_head
 from dare.training.collect import Collector
 from dare.training.prompts import PromptStore
@@ -37,12 +35,10 @@ class PolicyServices:
         self,
         store: PromptStore,
         collector: Collector,
-        model: Callable[[], Any],
         step: Callable[[], int],
-        tokenizer: Any,
     ) -> None:
-        self._store, self._collector, self._model = store, collector, model
-        self._step, self._tokenizer, self._pad = step, tokenizer, tokenizer.pad_token_id
+        self._store, self._collector, self._step = store, collector, step
+        self._policy, self._tokenizer = collector.policy, collector.policy.tokenizer
 
     def complete(
         self, given: Services, settings: CurriculumConfig, embeddings: Array | None
@@ -83,7 +79,7 @@ class PolicyServices:
             saved.check_width(given_width, path)
             return saved.head
         texts = [self._store.encode_prompt(text) for text in PROBES]
-        probes = embed_prompts(self._model(), texts, pad_id=self._pad)
+        probes = self._policy.embed(texts)
         saved.check_probes(probes, path)
         if saved.probes is None:
             _LOG.warning(
@@ -100,7 +96,7 @@ class PolicyServices:
         """Mean token entropy of one prefix of at most 64 tokens a prompt, sampled at T = 0.6."""
         mine, prompts = self._share(rows, self._store.tokens)
         written = self._generate(prompts, mine, PREFIX_TOKENS, PREFIX_TEMPERATURE, "entropy")
-        values = mean_entropy(self._model(), prompts, written, PREFIX_TEMPERATURE, pad_id=self._pad)
+        values = self._policy.entropy(prompts, written, PREFIX_TEMPERATURE)
         sizes = np.array([len(tokens) for tokens in written], dtype=float)
         shared = self._collector.exchange(mine, np.column_stack([values, sizes]), len(rows))
         return Measured(shared[:, 0], int(shared[:, 1].sum()))
@@ -135,7 +131,7 @@ class PolicyServices:
     ) -> list[IntArray]:
         if not prompts:
             return []
-        room = np.array([self._collector.room(prompt) for prompt in prompts], dtype=np.int64)
+        room = np.array([self._policy.room(prompt) for prompt in prompts], dtype=np.int64)
         request = GenerationRequest(
             prompts=prompts,
             prompt_R=np.arange(len(prompts)),
@@ -145,4 +141,4 @@ class PolicyServices:
             step=self._step(),
             purpose=purpose,
         )
-        return self._collector.generator.generate(request, Sampling(temperature, 1.0)).tokens
+        return self._policy.generate(request, Sampling(temperature, 1.0)).tokens

@@ -13,22 +13,21 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from accelerate.utils import gather_object
+from accelerate.utils import AutocastKwargs, gather_object
 from packaging.version import Version
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 from dare.curriculum import Curriculum, Services, TrainBatch
-from dare.curriculum.estimators.build import wanted_scores
 from dare.curriculum.landscape import landscape_record
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
 from dare.errors import InvalidInput
-from dare.policy.embed import embed_prompts
-from dare.policy.generate import Generator, TransformersGenerator
+from dare.policy.batching import IntArray
+from dare.policy.generate import Generator
 from dare.policy.loss import LossInputs, clipped_loss
-from dare.policy.model import ReferencePolicy, context_of, end_ids, load, peak_memory_mb
-from dare.policy.score import batch_logprobs, score
+from dare.policy.model import context_of, load, peak_memory_mb
+from dare.policy.policy import Policy
 from dare.rewards.calling import RewardFunction, Rewards
 from dare.state import load_state, save_state
 from dare.training import checkpoint
@@ -36,12 +35,12 @@ from dare.training.callbacks import StepEnd, stop_on_signals
 from dare.training.collect import Collector, Phases
 from dare.training.config import DareConfig
 from dare.training.evaluate import evaluate_policy
-from dare.training.micro import micro_batch, shares
 from dare.training.prompts import PromptStore
 from dare.training.records import sample_records, selection_record
 from dare.training.run_folder import RunFolder
 from dare.training.services import PolicyServices
 from dare.training.unscored import UnscoredWindow
+from dare.training.update import OwnPass, micro_batches, trained_rows
 
 
 class DareTrainer(Trainer):
@@ -71,7 +70,8 @@ class DareTrainer(Trainer):
         services: Services | None = None,
     ) -> None:
         args = DareConfig() if args is None else args
-        model, processing_class = load(model, processing_class, peft_config, args.seed)
+        options = args.model_options(adapters=peft_config is not None)
+        model, processing_class = load(model, processing_class, peft_config, args.seed, **options)
         if train_dataset is None:
             raise InvalidInput("train_dataset", None, "give a data set with a column 'prompt'")
         self.settings = args.curriculum_config()
@@ -97,29 +97,29 @@ class DareTrainer(Trainer):
             # Older versions divide the loss by the accumulation steps unless these two say no.
             self.model_accepts_loss_kwargs = False
             self.compute_loss_func = lambda *_: None
-        device = self.accelerator.device
-        self.reference = ReferencePolicy(model, device) if args.beta > 0 else None
+        # Each weight is cast once a pass: keeping the copies until its end saves nothing.
+        self.accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         self._rank, self._processes = rank, processes
-        self._scores_first = wanted_scores(self.settings) != "none" or self.settings.helps
-        pad, ends = processing_class.pad_token_id, end_ids(model, processing_class)
-        self.generator = generator or TransformersGenerator(
-            self._bare_model, pad_id=pad, end_ids=ends, max_rows=args.generation_rows
+        self.policy = Policy(
+            model.to(self.accelerator.device),
+            processing_class,
+            unwrap=self._bare_model,
+            precision=args.precision,
+            generator=args.generator if generator is None else generator,
+            generation_rows=args.generation_rows,
+            batch_tokens=args.score_batch_tokens,
+            most=(lambda count: max(gather_object([count]))) if processes > 1 else None,
+            reference=args.beta > 0,
         )
         self.collector = Collector(
             self.store,
-            self.generator,
+            self.policy,
             self.rewards,
-            self._bare_model,
             args.sampling,
-            tokenizer=processing_class,
-            pad_id=pad,
-            context=context,
             seed=args.seed,
             rank=rank,
             processes=processes,
-            score_batch_tokens=args.score_batch_tokens,
-            needs_scores=self._scores_first,
         )
         self._services = services or Services()
         self.curriculum: Curriculum | None = None
@@ -127,6 +127,7 @@ class DareTrainer(Trainer):
         self._waiting: list[dict[str, Any]] = []
         self._phases = Phases()
         self._record: dict[str, Any] | None = None
+        self._own_pass: OwnPass | None = None
         self._loss = 0.0
         self._generated = 0
         self._unscored = UnscoredWindow(args.unscored_limit, args.unscored_window)
@@ -193,12 +194,16 @@ class DareTrainer(Trainer):
         num_items_in_batch: Any = None,
     ) -> Any:
         """The clipped objective of one micro-batch, scaled so that processes may be averaged."""
-        padded = inputs["padded"].to(self.accelerator.device)
-        logprob = batch_logprobs(model, padded, self.args.temperature)
+        tokens = inputs["batch"].to(self.accelerator.device)
+        wanted = self.args.sampling if self._live().wants_scores != "none" else None
+        logprob, kept = self.policy.logprobs(model, tokens, self.args.temperature, wanted)
         names = ("behaviour", "advantage", "weight", "clip_low", "clip_high", "reference")
         given = {name: inputs[name].to(logprob.device) for name in names if name in inputs}
-        if not self._scores_first:  # sampled by the very policy that is updated: ratio 1
-            given["behaviour"] = logprob.detach()
+        # Sampled by the very policy that is updated: its log-probs of now are the behaviour's.
+        late = given["behaviour"].isnan()
+        given["behaviour"] = torch.where(late, logprob.detach(), given["behaviour"])
+        if wanted is not None and self._own_pass is not None:
+            self._own_pass.note(inputs["rows"], logprob, kept)
         output = clipped_loss(logprob, LossInputs(**given), self.args.beta)
         self._totals["clipped"] += float(output.clipped)
         self._totals["kl"] += float(output.kl)
@@ -214,7 +219,9 @@ class DareTrainer(Trainer):
         while True:
             with self._phases.measure("plan"):
                 plan = curriculum.plan()
-            rollouts = self.collector.rollouts(plan, self._phases, f"generate {probes}")
+            purpose = f"generate {probes}"
+            scored = self._scored_at_once(plan)
+            rollouts = self.collector.rollouts(plan, self._phases, purpose, scored)
             with self._phases.measure("plan"):
                 batch = curriculum.observe(rollouts)
             if batch is not None:
@@ -223,33 +230,54 @@ class DareTrainer(Trainer):
         micro = self._micro_batches(plan, batch)
         self._generated += self._everywhere(self._phases.tokens["generated"])
         self._note(plan, rollouts, batch)
+        self.policy.release()
         return micro
+
+    def _scored_at_once(self, plan: StepPlan) -> list[Conditioning]:
+        """Rollouts whose behaviour log-probs no update will give: those of probes where the
+        estimator reads them, and helped ones that are trained on without their help."""
+        if not plan.train:
+            return list(Conditioning) if self._live().wants_scores == "all" else []
+        if self.args.hint_conditioning != "original":
+            return []
+        return [kind for kind in list(Conditioning) if kind != Conditioning.PLAIN]
 
     def _micro_batches(self, plan: StepPlan, batch: TrainBatch) -> list[dict[str, Any]]:
         prompts = self._training_prompts(plan, batch)
-        # Without a KL term a rollout of advantage 0 has no gradient: it is not read at all.
-        useful = batch.weight_R > 0
-        if self.args.beta == 0.0:
-            useful &= batch.advantage_R != 0
-        rows = np.flatnonzero(useful)
-        lengths = np.array([len(prompts[row]) + batch.rollouts.length_R[row] for row in rows])
-        hands = shares(lengths, self._processes, self.args.gradient_accumulation_steps)
-        mine = [rows[part] for part in hands[self._rank]]
-        reference = self._reference_logprobs(prompts, batch) if self.reference is not None else None
-        pad = self.processing_class.pad_token_id
-        batch_tokens = int(sum(batch.rollouts.length_R[part].sum() for part in mine))
-        self._phases.count("trained", batch_tokens)
-        result = []
-        for part in mine:
-            if len(part):
-                result.append(micro_batch(batch, prompts, part, pad, reference))
-                continue
-            # Every process runs the same number of passes: an empty share reads one row in vain.
-            shortest = int(np.argmin(batch.rollouts.length_R))
-            dummy = micro_batch(batch, prompts, np.array([shortest]), pad, reference)
-            dummy["weight"] = torch.zeros_like(dummy["weight"])
-            result.append(dummy)
-        return result
+        rows = trained_rows(batch, self.args.beta)
+        self._own_pass = OwnPass(batch)
+        if self._live().wants_scores == "all":
+            self._score_untrained(batch, rows)
+        reference = self._reference_logprobs(prompts, batch) if self.args.beta > 0 else None
+        micro = micro_batches(
+            batch,
+            prompts,
+            rows,
+            self.policy,
+            count=self.args.gradient_accumulation_steps,
+            rank=self._rank,
+            processes=self._processes,
+            reference=reference,
+        )
+        length = batch.rollouts.length_R
+        self._phases.count("trained", int(sum(length[part["rows"]].sum() for part in micro)))
+        return micro
+
+    def _score_untrained(self, batch: TrainBatch, trained: IntArray) -> None:
+        """Plain rollouts that teach nothing, for estimators that read the log-probs of all."""
+        rollouts = batch.rollouts
+        missing = rollouts.plain_R & ~rollouts.has_behaviour_R & (batch.uid_R >= 0)
+        missing[trained] = False
+        rows = np.flatnonzero(missing)
+        if not len(rows):
+            return
+        with self._phases.measure("score"):
+            found = self.collector.with_behaviour(rollouts, rows, self._phases)
+        self._live().record_behaviour(
+            batch.uid_R[rows],
+            [found.logprobs[found.offsets[row] : found.offsets[row + 1]] for row in rows],
+            found.total_logprob_R[rows],
+        )
 
     def _training_prompts(self, plan: StepPlan, batch: TrainBatch) -> list[Any]:
         """Token ids before each response: the original prompt, or the one it was sampled under."""
@@ -272,6 +300,9 @@ class DareTrainer(Trainer):
     def finish_step(self) -> None:
         """After the optimiser's step: realign the estimates, write what happened."""
         curriculum = self._live()
+        self.policy.updated()
+        if self._own_pass is not None and curriculum.wants_scores != "none":
+            self._own_pass.deliver(curriculum, curriculum.step - 1, self.collector.gather)
         step_tokens = self._everywhere(self._phases.tokens.get("trained", 0))
         step_tokens += self._everywhere(self._phases.tokens["generated"])
         budget = int(self.settings.estimator.refresh_share * step_tokens)
@@ -378,13 +409,7 @@ class DareTrainer(Trainer):
 
     def policy_services(self) -> PolicyServices:
         """What this policy can be asked by estimators."""
-        return PolicyServices(
-            self.store,
-            self.collector,
-            self._bare_model,
-            lambda: self.state.global_step,
-            self.processing_class,
-        )
+        return PolicyServices(self.store, self.collector, lambda: self.state.global_step)
 
     def _build_curriculum(self, state: dict[str, Any] | None) -> Curriculum:
         given, name = self._services, self.settings.estimator.name
@@ -393,9 +418,7 @@ class DareTrainer(Trainer):
         embeddings = given.embeddings
         if needed and not done and embeddings is None:
             plain = [self.store.tokens(row) for row in range(len(self.store))]
-            model = self._bare_model().to(self.accelerator.device)
-            embeddings = embed_prompts(model, plain, pad_id=self.processing_class.pad_token_id)
-
+            embeddings = self.policy.embed(plain)
         services = self.policy_services().complete(given, self.settings, embeddings)
         curriculum = Curriculum(self.store.table, self.settings, services)
         if state is not None:
@@ -472,21 +495,8 @@ class DareTrainer(Trainer):
         return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
 
     def _reference_logprobs(self, prompts: list[Any], batch: TrainBatch) -> Any:
-        offsets = batch.rollouts.offsets
-        responses = [
-            batch.rollouts.tokens[offsets[row] : offsets[row + 1]].astype(np.int64)
-            for row in range(len(batch.rollouts))
-        ]
-        assert self.reference is not None
-        with self.reference.active():
-            return score(
-                self.reference.model,
-                prompts,
-                responses,
-                self.args.sampling,
-                pad_id=self.processing_class.pad_token_id,
-                max_batch_tokens=self.args.score_batch_tokens,
-            ).logprobs
+        responses = [batch.rollouts.response(row) for row in range(len(batch.rollouts))]
+        return self.policy.reference_score(prompts, responses, self.args.sampling).logprobs
 
     def _everywhere(self, value: int) -> int:
         """Sum of a count over processes."""

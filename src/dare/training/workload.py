@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dare.curriculum.estimators.build import wanted_scores
 from dare.errors import InvalidInput, require
 from dare.policy.memory import (
     OPTIMISER_BYTES,
@@ -68,6 +69,7 @@ def workload_of(
     limit = settings.max_tokens
     if response_tokens is None:
         notes.append(f"responses: {limit:,} tokens, their limit (--response-tokens, if shorter)")
+    cold = settings.cold_start
     workload = Workload(
         shape=shape,
         prompt_tokens=float(prompt_tokens),
@@ -77,13 +79,13 @@ def workload_of(
         per_device_train_batch_size=config.per_device_train_batch_size,
         group_size=settings.medium.group_size,
         generated_at_most=max(
-            settings.cold_start.references * settings.cold_start.group_size,
+            0 if cold.train else cold.references * cold.group_size,
             _evaluated(recipe, config),
         ),
         fresh_share=settings.fresh_share,
         generation_rows=config.generation_rows,
         score_batch_tokens=config.score_batch_tokens,
-        scores=settings.needs_scores,
+        scores=wanted_scores(settings) != "none" or settings.helps,
         mixed_precision=bool(device.get("bf16") or device.get("fp16")),
         gradient_checkpointing=bool(config.gradient_checkpointing),
         beta=config.beta,

@@ -10,22 +10,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dare.policy.batching import IntArray
+from dare.policy.logprobs import Sampling
 from dare.policy.paged.pages import PagePool, SharedPrompts, pages_for
 from dare.policy.paged.prefill import prefill
 from dare.policy.paged.state import Outputs, Slots
 from dare.policy.paged.step import Cache, Step
 from dare.policy.paged.weights import Weights, rotary_angles
-from dare.policy.sampling import Sampling
 
 _LOOK = 8  # steps between two looks of the host: a row that ended idles for half of them
-_SIZES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+# Batches that are captured. Below 64 rows a step takes as long as with 64: it reads the weights.
+_SIZES = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 _FIELDS = ("token", "prefix", "own", "row", "written", "budget", "alive")
 
 
@@ -231,25 +232,39 @@ class Engine:
             step = Step(
                 self._weights, self._cache, self._slots.first(size), self._outputs, self._sampling
             )
-            self._steps[size] = self._captures.capture(step, self._slots) if self._graphs else step
+            if self._graphs:
+                kind = (self._weights.kind, size, self._width, self._sampling, self._page)
+                self._steps[size] = self._captures.capture(step, self._slots, kind)
+            else:
+                self._steps[size] = step
         return self._steps[size]
 
 
 class Captures:
     """CUDA graphs of one step for batches of several sizes, sharing their memory."""
 
+    _side: Any = None  # one stream for all: each new one would get a workspace of its own
+    _warm: ClassVar[set[Any]] = set()
+
     def __init__(self) -> None:
         self._pool: Any = None
 
-    def capture(self, step: Callable[[], None], slots: Slots) -> Callable[[], None]:
-        """The step as a graph. It is run once before, with all slots idle: that sets libraries up
-        and compiles kernels, neither of which may happen while a graph is recorded."""
+    def capture(self, step: Callable[[], None], slots: Slots, kind: Any) -> Callable[[], None]:
+        """The step as a graph.
+
+        The first of its `kind` is run once before, with all slots idle: that sets libraries up and
+        compiles kernels, neither of which may happen while a graph is recorded.
+        """
+        cls = type(self)
+        if cls._side is None:
+            cls._side = torch.cuda.Stream()
         alive = slots.alive.clone()
         slots.alive.zero_()
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            step()
+        cls._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(cls._side):
+            if kind not in cls._warm:
+                step()
+                cls._warm.add(kind)
             torch.cuda.synchronize()
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
@@ -259,6 +274,6 @@ class Captures:
                 step()
             finally:
                 graph.capture_end()
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(cls._side)
         slots.alive.copy_(alive)
         return graph.replay

@@ -13,7 +13,15 @@ _BLOCK = 4096  # logits a program looks at together
 
 @triton.jit
 def _add_norm_kernel(
-    residual, delta, weight, out, width, eps, ADD: tl.constexpr, ROUND: tl.constexpr, B: tl.constexpr
+    residual,
+    delta,
+    weight,
+    out,
+    width,
+    eps,
+    ADD: tl.constexpr,
+    ROUND: tl.constexpr,
+    B: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, B)
@@ -113,7 +121,7 @@ def _rotate_store_kernel(
 
 
 def rotate_store(qkv, query, keys, values, angles, norms, slots, eps):
-    """Rotated queries into `query`; rotated keys, and values, into each row's place in the pages."""
+    """Rotated queries into `query`; rotated keys, and values, into each row's pages."""
     rows, heads, depth = query.shape
     shared, page = keys.shape[1:3]
     cosine, sine = angles
@@ -182,9 +190,7 @@ def _attend_kernel(
 
 
 @triton.jit
-def _join_kernel(
-    parts, high, total, out, SPLITS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr
-):
+def _join_kernel(parts, high, total, out, SPLITS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr):
     one = tl.program_id(0).to(tl.int64)  # a row and a head
     depth = tl.arange(0, BD)
     top = -float("inf")
@@ -232,20 +238,27 @@ def _key(x):
 
 @triton.jit
 def _edge(
-    logits, vocabulary, low, high, goal, top, heat,
+    logits, vocabulary, low, high, share, whole, top, slope,
     COUNT: tl.constexpr, SHIFT: tl.constexpr, W: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """The largest key t in [low, high] such that the tokens with key >= t weigh `goal` or more.
+    """(t, weight, all): the largest key t in [low, high] whose tokens, those with a key of t or
+    more, weigh at least `share` of all; their weight; and the weight of all tokens.
 
-    Their weight is exp((x - top) / heat), or 1 each with COUNT. `low` must satisfy it. Each pass
-    tries W thresholds, so that a range of n keys takes log n / log (W + 1) passes.
+    A token weighs exp2((x - top) slope), or 1 with COUNT, where `share` is their number and not a
+    share. Keys below `low` are known not to be it. `whole` is 0 where all means all tokens. Each
+    pass tries W keys, so that a range of n takes log n / log W passes.
     """
     lane = tl.arange(0, W).to(tl.int64)
     low, high = low.to(tl.int64), high.to(tl.int64)  # a range of float32 keys exceeds 32 bits
-    while high > low:
-        step = (high - low + W) // (W + 1)
-        tries = tl.minimum(low + (lane + 1) * step, high + 1).to(tl.int32)
+    inside = 0.0
+    every = 0.0
+    passes = 0
+    while ((high > low) | (passes == 0)) & (passes < 64):  # NaN must not keep a GPU busy for ever
+        passes += 1
+        step = tl.maximum((high - low + W) // W, 1)
+        tries = tl.minimum(low + lane * step, high + 1).to(tl.int32)
         held = tl.zeros([W, B], tl.float32)
+        rest = tl.zeros([B], tl.float32)
         for start in range(0, vocabulary, B):
             place = start + tl.arange(0, B)
             x = tl.load(logits + place, mask=place < vocabulary, other=-float("inf")).to(tl.float32)
@@ -253,23 +266,22 @@ def _edge(
             if COUNT:
                 weight = tl.where(place < vocabulary, 1.0, 0.0)
             else:
-                weight = tl.exp((x - top) / heat)
+                weight = tl.exp2((x - top) * slope)
+            rest += weight
             held += tl.where(key[None, :] >= tries[:, None], weight[None, :], 0.0)
-        enough = (tl.sum(held, 1) >= goal) & (tries <= high)
-        low = low + tl.sum(enough.to(tl.int64), 0) * step
+        sums = tl.sum(held, 1)
+        every = tl.sum(rest, 0)
+        if COUNT:
+            goal = share
+        else:
+            goal = share * tl.where(whole > 0.0, whole, every)
+        # The first of the tries is `low` itself, which holds enough whatever rounding says.
+        enough = ((sums >= goal) & (tries <= high)) | (lane == 0)
+        taken = tl.sum(enough.to(tl.int64), 0) - 1
+        inside = tl.sum(tl.where(lane == taken, sums, 0.0), 0)
+        low = low + taken * step
         high = tl.minimum(high, low + step - 1)
-    return low.to(tl.int32)
-
-
-@triton.jit
-def _mass(logits, vocabulary, edge, top, heat, SHIFT: tl.constexpr, B: tl.constexpr):
-    """Weight of the tokens whose key is at least `edge`."""
-    held = tl.zeros([B], tl.float32)
-    for start in range(0, vocabulary, B):
-        place = start + tl.arange(0, B)
-        x = tl.load(logits + place, mask=place < vocabulary, other=-float("inf")).to(tl.float32)
-        held += tl.where((_key(x) >> SHIFT) >= edge, tl.exp((x - top) / heat), 0.0)
-    return tl.sum(held, 0)
+    return low.to(tl.int32), inside, every
 
 
 @triton.jit
@@ -277,20 +289,24 @@ def _nucleus(
     logits, vocabulary, top, heat, top_p, top_k,
     NUCLEUS: tl.constexpr, SHIFT: tl.constexpr, W: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """(smallest key inside, mass of all, mass inside) of the set that is sampled from."""
+    """(smallest key inside, weight inside, weight of all tokens) of the set sampled from."""
+    slope = 1.4426950408889634 / heat
     high = _key(top) >> SHIFT
     low = _key(top * 0.0 - float("inf")) >> SHIFT
+    whole = 0.0
     if top_k > 0 and top_k < vocabulary:
-        low = _edge(logits, vocabulary, low, high, top_k, top, heat, True, SHIFT, W, B)
-    whole = _mass(logits, vocabulary, low, top, heat, SHIFT, B)
+        low, _, _ = _edge(logits, vocabulary, low, high, top_k, 0.0, top, slope, True, SHIFT, W, B)
+        _, whole, _ = _edge(logits, vocabulary, low, low, 1.0, 0.0, top, slope, False, SHIFT, W, B)
     if NUCLEUS:
         # All tokens this far below the first weigh less than 1 - top_p together: the edge is
         # above, which spares a pass or two.
         far = top - heat * tl.log(vocabulary / tl.maximum(1.0 - top_p, 1e-7))
         low = tl.maximum(low, (_key(far) >> SHIFT) - 1)
-        edge = _edge(logits, vocabulary, low, high, top_p * whole, top, heat, False, SHIFT, W, B)
-        return edge, whole, _mass(logits, vocabulary, edge, top, heat, SHIFT, B)
-    return low, whole, whole
+        share = top_p
+    else:
+        high = low
+        share = 0.0
+    return _edge(logits, vocabulary, low, high, share, whole, top, slope, False, SHIFT, W, B)
 
 
 @triton.jit
@@ -324,9 +340,10 @@ def _sample_kernel(
                 found = tl.minimum(found, tl.where(x.to(tl.float32) == top, place, vocabulary))
             choice = tl.min(found, 0)
         else:
-            edge, _, inside = _nucleus(
+            edge, inside, _ = _nucleus(
                 mine, vocabulary, top, heat, top_p, top_k, NUCLEUS, SHIFT, W, B
             )
+            slope = 1.4426950408889634 / heat
             level = tl.load(noise + row * longest + count) * inside
             run = 0.0
             base = 0.0
@@ -337,7 +354,7 @@ def _sample_kernel(
                 x = tl.load(mine + place, mask=place < vocabulary, other=-float("inf"))
                 x = x.to(tl.float32)
                 kept = ((_key(x) >> SHIFT) >= edge) & (place < vocabulary)
-                run += tl.sum(tl.where(kept, tl.exp((x - top) / heat), 0.0), 0)
+                run += tl.sum(tl.where(kept, tl.exp2((x - top) * slope), 0.0), 0)
                 last = tl.maximum(last, tl.max(tl.where(kept, place, 0), 0))
                 if run <= level:
                     base = run
@@ -345,7 +362,7 @@ def _sample_kernel(
             place = first + tl.arange(0, B)
             x = tl.load(mine + place, mask=place < vocabulary, other=-float("inf")).to(tl.float32)
             kept = ((_key(x) >> SHIFT) >= edge) & (place < vocabulary)
-            sums = base + tl.cumsum(tl.where(kept, tl.exp((x - top) / heat), 0.0), 0)
+            sums = base + tl.cumsum(tl.where(kept, tl.exp2((x - top) * slope), 0.0), 0)
             # Rounding may put the level beyond the last sum: the last token kept is meant then.
             choice = tl.minimum(first + tl.sum((sums <= level).to(tl.int32), 0), last)
         tl.store(out + row * longest + count, choice)
@@ -381,10 +398,7 @@ def _log_mass_kernel(
     row = tl.program_id(0).to(tl.int64)
     mine = logits + row * vocabulary
     top = _top(mine, vocabulary, B)
-    _, whole, inside = _nucleus(mine, vocabulary, top, heat, top_p, top_k, NUCLEUS, SHIFT, W, B)
-    every = whole
-    if top_k > 0:
-        every = _mass(mine, vocabulary, -(1 << 31) >> SHIFT, top, heat, SHIFT, B)
+    _, inside, every = _nucleus(mine, vocabulary, top, heat, top_p, top_k, NUCLEUS, SHIFT, W, B)
     tl.store(out + row, tl.log(inside / every))
 
 

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
+from dare.policy.logprobs import Sampling
 from dare.policy.paged.state import Outputs, Slots
-from dare.policy.sampling import Sampling, sample_tokens
+from dare.policy.sampling import sample_tokens
 
 Pair = tuple[Tensor, Tensor]
 
@@ -43,7 +44,7 @@ def rotate_store(
     slots: Slots,
     eps: float,
 ) -> None:
-    """Rotated queries into `query`; rotated keys, and values, into each row's place in the pages."""
+    """Rotated queries into `query`; rotated keys, and values, into each row's pages."""
     rows, heads, depth = query.shape
     shared, page = keys.shape[1:3]
     q, k, v = qkv.view(rows, -1, depth).split([heads, shared, shared], dim=1)

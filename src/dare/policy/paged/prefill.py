@@ -31,7 +31,7 @@ def prefill(model: Any, prompts: list[IntArray], pages: list[list[int]], store: 
         ids = np.zeros((len(rows), width), dtype=np.int64)
         for place, row in enumerate(rows.tolist()):
             ids[place, : lengths[row]] = prompts[row]
-        cache = DynamicCache(config=model.config)
+        cache: Any = DynamicCache(config=model.config)
         core(input_ids=torch.from_numpy(ids).to(device), past_key_values=cache, use_cache=True)
         # Where each real token is in the pass, and where it goes.
         line = np.repeat(np.arange(len(rows)), lengths[rows])

@@ -26,7 +26,7 @@ class Slots:
     """Tokens it may have."""
     alive: Tensor
     table: Tensor
-    """[slots, pages] Its pages: those of the prefix, then its own, then page 0, which is no one's."""
+    """[slots, pages] Its pages: those of the prefix, its own, then page 0, which is no one's."""
 
     @classmethod
     def empty(cls, count: int, pages: int, device: torch.device) -> Slots:

@@ -59,6 +59,13 @@ class Weights:
         """Of the matrix products; the sums between layers have the embedding's, as the model's."""
         return self.head.dtype
 
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What kernels are compiled for: two models of one kind share them."""
+        first = self.layers[0]
+        shapes = (self.head.shape, first.qkv.shape, first.gate_up.shape, len(self.layers))
+        return (*shapes, self.heads, self.shared, self.dtype, self.embedding.dtype)
+
 
 def read_weights(model: Any, dtype: torch.dtype) -> Weights:
     """Copies of the weights in `dtype` (adapters merged), or DoesNotFit with the reason."""
@@ -86,7 +93,7 @@ def decoder_of(model: Any) -> Any:
     """The stack of layers under the language-model head, if it is of the shape known here."""
     plain = _plain(model)
     config = plain.config.get_text_config()
-    core = getattr(plain, "model", None)
+    core: Any = getattr(plain, "model", None)
     _need(isinstance(getattr(core, "layers", None), nn.ModuleList), "its layers are not a list")
     _need(type(getattr(core, "embed_tokens", None)) is nn.Embedding, "its embedding is special")
     _need(has_plain_head(plain), "its logits are not those of a plain linear layer")

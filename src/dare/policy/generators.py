@@ -1,0 +1,51 @@
+"""Which generator a setting names."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dare.errors import InvalidInput
+from dare.policy.generate import Generator, TransformersGenerator
+
+if TYPE_CHECKING:
+    from dare.policy.policy import Policy
+
+_METHODS = ("generate", "sync", "release", "close")
+
+
+def build_generator(choice: str | Generator, policy: Policy) -> Generator:
+    """`transformers`, a class of your own as `module:Class` (it is given the policy), or an object
+    that has the methods of `Generator`."""
+    if not isinstance(choice, str):
+        return _checked(choice, type(choice).__name__)
+    if choice == "transformers":
+        return TransformersGenerator(
+            lambda: policy.module,
+            pad_id=policy.pad_id,
+            end_ids=policy.ends,
+            max_rows=policy.generation_rows,
+            autocast=policy.autocast,
+            progress=policy.progress,
+        )
+    if choice == "vllm":
+        raise InvalidInput("generator", choice, "is not there yet; choose 'transformers'")
+    if ":" not in choice:
+        fix = "choose 'transformers', or a class of your own as module:Class"
+        raise InvalidInput("generator", choice, fix)
+    module, _, name = choice.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        fix = f"cannot be imported ({error}); write it as module:Class, the module on Python's path"
+        raise InvalidInput("generator", choice, fix) from None
+    return _checked(found(policy), choice)
+
+
+def _checked(made: Any, name: str) -> Generator:
+    missing = [method for method in _METHODS if not callable(getattr(made, method, None))]
+    if missing:
+        fix = f"has no {', '.join(missing)}(); see dare.policy.generate.Generator"
+        raise InvalidInput("generator", name, fix)
+    generator: Generator = made
+    return generator

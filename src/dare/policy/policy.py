@@ -1,0 +1,204 @@
+"""Policy: the one owner of the model. It generates, scores, reads and embeds.
+
+What every such call needs is set here and nowhere else: the module under the trainer's wrappers,
+eval mode, no gradients, mixed precision, and the same number of passes on every process.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dare.policy.batching import IntArray, Layout, TokenBatch, layout_of
+from dare.policy.embed import embed_prompts
+from dare.policy.entropy import mean_entropy
+from dare.policy.generate import Generated, GenerationRequest, Generator
+from dare.policy.generators import build_generator
+from dare.policy.logprobs import Sampling
+from dare.policy.model import ReferencePolicy, context_of, end_ids
+from dare.policy.score import Scores, batch_logprobs, score
+
+_LOG = logging.getLogger(__name__)
+_LEAST_TOKENS = 512  # a pass is not made smaller than this when memory runs out
+
+
+class Policy:
+    """A causal language model with its tokenizer, as the rest of DARE uses it.
+
+    `unwrap` finds the bare module anew each time, since DDP wraps it and FSDP replaces it.
+    `precision` is the dtype of mixed precision (None: the weights' own). `most` gives the largest
+    of a number over all processes; `generator` is `transformers`, `module:Class` or an object.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        unwrap: Callable[[], Any] | None = None,
+        precision: torch.dtype | None = None,
+        generator: str | Generator = "transformers",
+        generation_rows: int = 512,
+        batch_tokens: int = 16384,
+        most: Callable[[int], int] | None = None,
+        reference: bool = False,
+        progress: Callable[[int], Any] | None = None,
+    ) -> None:
+        self._unwrap = unwrap or (lambda: model)
+        self.tokenizer, self.precision = tokenizer, precision
+        self.pad_id, self.ends = int(tokenizer.pad_token_id), end_ids(model, tokenizer)
+        self.context = context_of(model)
+        self.generation_rows, self.batch_tokens = generation_rows, batch_tokens
+        self.progress = progress
+        self._most = most
+        device = next(model.parameters()).device
+        self._reference = ReferencePolicy(model, device) if reference else None
+        self.generator = build_generator(generator, self)
+
+    @property
+    def module(self) -> Any:
+        """The bare model, without the trainer's wrappers."""
+        return self._unwrap()
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        found: torch.device = next(self.module.parameters()).device
+        return found
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context of mixed precision; none where the weights' own dtype is used."""
+        if self.precision is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.precision)
+
+    @contextmanager
+    def reading(self) -> Iterator[Any]:
+        """The bare model for a pass that learns nothing."""
+        module = self.module
+        was_training = module.training
+        module.eval()
+        try:
+            with torch.no_grad(), self.autocast():
+                yield module
+        finally:
+            module.train(was_training)
+
+    # ---- responses ----
+
+    def generate(self, request: GenerationRequest, sampling: Sampling) -> Generated:
+        """One response for each rollout of the request, from the policy as it is now."""
+        return self.generator.generate(request, sampling)
+
+    def room(self, prompt: IntArray) -> int:
+        """Tokens that a response to this prompt may have before the context is full."""
+        return self.context - len(prompt)
+
+    # ---- given texts ----
+
+    def score(
+        self,
+        prompts: Sequence[IntArray],
+        responses: Sequence[IntArray],
+        sampling: Sampling,
+        *,
+        drawn: bool = False,
+    ) -> Scores:
+        """Log-probs of these responses under the policy of now; every process takes part."""
+        with self.reading() as module:
+            return self._score(module, prompts, responses, sampling, drawn)
+
+    def reference_score(
+        self, prompts: Sequence[IntArray], responses: Sequence[IntArray], sampling: Sampling
+    ) -> Scores:
+        """The same under the policy as it started; for runs with a KL term."""
+        assert self._reference is not None, "asked for when the policy was made"
+        with self.reading(), self._reference.active():
+            return self._score(self._reference.model, prompts, responses, sampling, False)
+
+    def embed(
+        self, prompts: Sequence[IntArray], progress: Callable[[int], Any] | None = None
+    ) -> NDArray[np.float32]:
+        """Mean-pooled last hidden state of each prompt."""
+        with self.reading() as module:
+            return embed_prompts(
+                module,
+                prompts,
+                pad_id=self.pad_id,
+                max_batch_tokens=self.batch_tokens,
+                progress=progress,
+            )
+
+    def entropy(
+        self, prompts: Sequence[IntArray], responses: Sequence[IntArray], temperature: float
+    ) -> NDArray[np.float64]:
+        """Mean token entropy of each response."""
+        with self.reading() as module:
+            return mean_entropy(module, prompts, responses, temperature, pad_id=self.pad_id)
+
+    # ---- the update ----
+
+    @property
+    def layout(self) -> Layout:
+        """How its batches lie: packed or padded, as the model allows."""
+        return layout_of(self.module, self.pad_id)
+
+    def logprobs(
+        self, model: Any, batch: TokenBatch, temperature: float, sampling: Sampling | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Log-prob of each response token with its gradient, by the wrapped `model`.
+
+        With `sampling` also the log of the mass that its nucleus keeps at each.
+        """
+        return batch_logprobs(model, batch, temperature, sampling)
+
+    def release(self) -> None:
+        """An update begins: what only generation needs gives its memory back."""
+        self.generator.release()
+
+    def updated(self) -> None:
+        """The weights have changed."""
+        self.generator.sync()
+
+    def close(self) -> None:
+        """The run is over."""
+        self.generator.close()
+
+    def _score(
+        self,
+        module: Any,
+        prompts: Sequence[IntArray],
+        responses: Sequence[IntArray],
+        sampling: Sampling,
+        drawn: bool,
+    ) -> Scores:
+        lengths = np.array([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)], int)
+        layout = self.layout
+        while True:
+            passes = len(layout.split(lengths, self.batch_tokens)) if len(lengths) else 0
+            try:
+                return score(
+                    module,
+                    prompts,
+                    responses,
+                    sampling,
+                    pad_id=self.pad_id,
+                    max_batch_tokens=self.batch_tokens,
+                    forwards=passes if self._most is None else self._most(passes),
+                    drawn=drawn,
+                    layout=layout,
+                )
+            except torch.OutOfMemoryError:
+                # Alone a process may try again; among others it would leave them waiting.
+                if self._most is not None or self.batch_tokens <= _LEAST_TOKENS:
+                    raise
+                self.batch_tokens //= 2
+                _LOG.warning("out of memory: scoring %d tokens at a time", self.batch_tokens)
+                torch.cuda.empty_cache()

@@ -1,0 +1,104 @@
+"""What a step trains on, as micro-batches, and what the update's own pass says of the rollouts.
+
+The pass that computes the loss computes the log-probs of every rollout it trains on, under the
+policy that is about to change. They are the behaviour log-probs of rollouts sampled in this step,
+and today's score of replayed ones: no other pass is made for either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from dare.curriculum import Curriculum, TrainBatch
+from dare.curriculum.arrays import Array
+from dare.curriculum.rollouts import Conditioning
+from dare.policy.batching import IntArray
+from dare.policy.policy import Policy
+from dare.training.micro import micro_batch, shares
+
+
+def trained_rows(batch: TrainBatch, beta: float) -> IntArray:
+    """Rows with a gradient. Without a KL term a rollout of advantage 0 has none: it is not read."""
+    useful = batch.weight_R > 0
+    if beta == 0.0:
+        useful = useful & (batch.advantage_R != 0)
+    return np.flatnonzero(useful)
+
+
+def micro_batches(
+    batch: TrainBatch,
+    prompts: list[IntArray],
+    rows: IntArray,
+    policy: Policy,
+    *,
+    count: int,
+    rank: int,
+    processes: int,
+    reference: Array | None = None,
+) -> list[dict[str, Any]]:
+    """This process's share of the rows in `count` micro-batches with about as many tokens each."""
+    layout = policy.layout
+    lengths = np.array([len(prompts[row]) + batch.rollouts.length_R[row] for row in rows], int)
+    hands = shares(lengths, processes, count, packed=layout.packed)
+    result = []
+    for part in hands[rank]:
+        if len(part):
+            result.append(micro_batch(batch, prompts, rows[part], layout, reference))
+            continue
+        # Every process runs the same number of passes: an empty share reads one row in vain.
+        shortest = np.array([int(np.argmin(batch.rollouts.length_R))])
+        dummy = micro_batch(batch, prompts, shortest, layout, reference)
+        dummy["weight"] = dummy["weight"] * 0.0
+        dummy["rows"] = shortest[:0]
+        result.append(dummy)
+    return result
+
+
+class OwnPass:
+    """Log-probs that the update's pass gave, kept until the curriculum is told."""
+
+    def __init__(self, batch: TrainBatch) -> None:
+        self._batch = batch
+        late = ~batch.rollouts.has_behaviour_R
+        plain = batch.rollouts.conditioning_R == Conditioning.PLAIN
+        # Helped rollouts are scored under their help before the update: what the update says of
+        # them under the plain prompt is another number.
+        self._behaviour = batch.fresh_R & late & (batch.uid_R >= 0)
+        self._score = ~batch.fresh_R & plain
+        self._found: list[tuple[int, Array, float]] = []
+
+    def note(self, rows: IntArray, logprob: Tensor, kept: Tensor | None) -> None:
+        """Log-probs [N] of these rows' tokens, one behind another, and the log of what the
+        nucleus keeps at each."""
+        if not len(rows):
+            return
+        tokens = logprob.detach().float().cpu().numpy()
+        exact = tokens if kept is None else tokens - kept.float().cpu().numpy()
+        ends = np.cumsum(self._batch.rollouts.length_R[rows])
+        for row, end in zip(rows.tolist(), ends.tolist(), strict=True):
+            part = slice(end - int(self._batch.rollouts.length_R[row]), end)
+            # Rounding may leave a token above certainty; a probability is not.
+            total = float(np.minimum(exact[part], 0.0).sum(dtype=np.float64))
+            self._found.append((row, tokens[part], total))
+
+    def deliver(
+        self, curriculum: Curriculum, step: int, gather: Callable[[list[Any]], list[Any]]
+    ) -> None:
+        """Tell the curriculum, on every process, what all of them found."""
+        found = sorted(gather(self._found), key=lambda row: row[0])
+        new = [item for item in found if self._behaviour[item[0]]]
+        uid = self._batch.uid_R
+        curriculum.record_behaviour(
+            uid[[row for row, _, _ in new]],
+            [tokens for _, tokens, _ in new],
+            np.array([total for _, _, total in new]),
+        )
+        old = [item for item in found if self._score[item[0]]]
+        curriculum.record_scores(
+            uid[[row for row, _, _ in old]], np.array([total for _, _, total in old]), step
+        )
+        self._found = []
