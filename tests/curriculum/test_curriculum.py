@@ -447,7 +447,7 @@ def test_a_hard_group_with_hints_is_estimated_from_its_plain_half_under_the_pape
 
 def test_cold_start_spreads_the_references_by_similarity() -> None:
     given = services(50)
-    config = small("dare", **{"cold_start.temperature": "paper"})
+    config = small("dare", **{"cold_start.temperature": "paper", "cold_start.train": False})
     curriculum = Curriculum(table(50), config, given)
     plan = curriculum.plan()
     assert plan.kind == "probe"

@@ -228,12 +228,13 @@ def make(count: int = 200, **changes: object) -> Curriculum:
     return Curriculum(prompts, config, both)
 
 
-def test_the_first_step_draws_unseen_prompts_of_medium_difficulty() -> None:
+def test_the_first_draw_is_of_unseen_prompts_of_medium_difficulty() -> None:
     worth = []
     for use in (True, False):
         curriculum = make(600, **{"foresight.use": use, "fresh_share": 1.0})
         rate = truth(curriculum.prompts)
-        curriculum.observe(roll(curriculum.plan(), curriculum.prompts, rate))
+        while not curriculum.cold_start.finished:
+            curriculum.observe(roll(curriculum.plan(), curriculum.prompts, rate))
         drawn = curriculum.plan().prompt_P
         worth.append(float(np.mean(rate[drawn] * (1 - rate[drawn]))))
     assert worth[0] > 1.15 * worth[1]

@@ -65,6 +65,7 @@ def _of_preset(name: str) -> dict[str, Any]:
     settings = CurriculumConfig.preset(name)
     curriculum: dict[str, Any] = dict(_SMALL.get(name, {}))
     curriculum["cold_start.references"] = 15 if settings.cold_start.references else 0
+    curriculum["cold_start.train"] = False  # two steps are to show every tier
     curriculum["cold_start.group_size"] = 8
     if settings.tiers and (settings.easy.use or settings.hard.use):
         curriculum["selection.eta"] = 0.7  # every tier is drawn within two steps
@@ -94,6 +95,7 @@ def run(
     if case in CASES:
         curriculum = {
             "cold_start.references": 0 if case == "grpo" else 15,
+            "cold_start.train": False,
             "cold_start.group_size": 8,
             "selection.eta": 0.7,
             "fresh_share": 1.0,
