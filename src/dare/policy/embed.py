@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from dare.policy.batching import IntArray, bucket
+from dare.policy.batching import IntArray, Layout, TokenBatch, layout_of
+from dare.policy.packed_attention import packed_attention
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def embed_prompts(
     model: Any,
     prompts: Sequence[IntArray],
@@ -20,6 +22,7 @@ def embed_prompts(
     pad_id: int,
     max_batch_tokens: int = 16384,
     progress: Callable[[int], Any] | None = None,
+    layout: Layout | None = None,
 ) -> NDArray[np.float32]:
     """One row a prompt (METHOD 3). Only the last layer's states are kept, never logits."""
     device = next(model.parameters()).device
@@ -27,20 +30,12 @@ def embed_prompts(
     model.eval()
     lengths = np.array([len(prompt) for prompt in prompts], dtype=np.int64)
     result: NDArray[np.float32] | None = None
-    for rows in bucket(lengths, max_batch_tokens):
-        width = int(lengths[rows].max())
-        ids = np.full((len(rows), width), pad_id, dtype=np.int64)
-        mask = np.zeros((len(rows), width), dtype=np.int64)
-        for place, row in enumerate(rows.tolist()):
-            ids[place, : lengths[row]] = prompts[row]
-            mask[place, : lengths[row]] = 1
-        held = torch.from_numpy(mask).to(device)
-        # base_model is the decoder under the language-model head, also inside PEFT's wrapper.
-        core = model.get_base_model() if hasattr(model, "get_base_model") else model
-        states = core.base_model(
-            input_ids=torch.from_numpy(ids).to(device), attention_mask=held, use_cache=False
-        ).last_hidden_state
-        pooled = (states * held[..., None]).sum(1).float() / held.sum(1, keepdim=True)
+    # base_model is the decoder under the language-model head, also inside PEFT's wrapper.
+    core = model.get_base_model() if hasattr(model, "get_base_model") else model
+    layout = layout_of(model, pad_id) if layout is None else layout
+    nothing = [np.empty(0, dtype=np.int64)] * len(prompts)
+    for rows in layout.split(lengths, max_batch_tokens):
+        pooled = _pooled(core, layout.batch(prompts, nothing, rows).to(device))
         if result is None:
             result = np.empty((len(prompts), pooled.shape[1]), dtype=np.float32)
         result[rows] = pooled.cpu().numpy()
@@ -49,3 +44,15 @@ def embed_prompts(
     model.train(was_training)
     assert result is not None, "there are prompts"
     return result
+
+
+def _pooled(core: Any, batch: TokenBatch) -> Tensor:
+    """The mean of each sequence's states, in float32: [B, H]."""
+    if batch.packed:
+        with packed_attention(core):
+            states = core.base_model(**batch.model_inputs()).last_hidden_state[0]
+        return torch.segment_reduce(states.float(), "mean", offsets=batch.edges.long())
+    # Encoders that are no policies look in both directions: they must not see the padding.
+    held = batch.padding_mask()
+    states = core.base_model(**batch.model_inputs(), attention_mask=held).last_hidden_state
+    return (states * held[..., None]).sum(1, dtype=torch.float32) / held.sum(1, keepdim=True)

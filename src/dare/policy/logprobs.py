@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +15,15 @@ from torch.nn.functional import linear
 
 _CHUNK_ELEMENTS = 1 << 21  # float32 values alive at a time: 8 MB, on a GPU 16 times that
 _FEW = 256  # most likely tokens among which the edge of the nucleus is looked for first
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The distribution that responses are drawn from."""
+
+    temperature: float = 0.6
+    top_p: float = 0.95
+    top_k: int = 0
 
 
 class _SelectedLogProb(torch.autograd.Function):
@@ -54,59 +67,153 @@ def selected_logprob(logits: Tensor, targets: Tensor, temperature: float = 1.0) 
 class _HeadLogProb(torch.autograd.Function):
     """`_SelectedLogProb` with the output layer inside: [N, V] logits never exist as a whole.
 
-    A chunk of logits is computed, used and dropped; the backward pass computes it once more.
+    A chunk of logits is computed, used and dropped; the backward pass computes it once more. Both
+    passes compute in one dtype (see `compute_dtype`) whatever autocast says around them, and
+    gradients have the dtypes of what they are gradients of. The second output has none.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, heat: float
-    ) -> Tensor:
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        heat: float,
+        sampling: Sampling | None,
+    ) -> tuple[Tensor, Tensor | None]:
         normaliser = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
         chosen = torch.empty_like(normaliser)
-        for part in parts(hidden, len(weight)):
-            scaled = linear(hidden[part], weight, bias).float().div_(heat)
+        kept = None if sampling is None else torch.empty_like(normaliser)
+        for part, logits in chunked_logits(hidden, weight, bias):
+            if kept is not None and sampling is not None:
+                kept[part] = log_kept_mass(logits, sampling)
+            scaled = logits.float().div_(heat)
             torch.logsumexp(scaled, -1, out=normaliser[part])
             chosen[part] = scaled.gather(-1, targets[part, None])[:, 0]
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser)
-        ctx.heat = heat
-        return chosen - normaliser
+        ctx.heat, ctx.dtype = heat, compute_dtype(weight)
+        if kept is not None:
+            ctx.mark_non_differentiable(kept)
+        return chosen - normaliser, kept
 
     @staticmethod
     def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
-        (grad,) = outputs
         hidden, weight, bias, targets, normaliser = ctx.saved_tensors
-        slopes = [
-            torch.zeros_like(value, dtype=torch.float32) if needed else None
-            for value, needed in zip((hidden, weight, bias), ctx.needs_input_grad, strict=False)
-        ]
-        for part in parts(hidden, len(weight)):
-            scaled = linear(hidden[part], weight, bias).float().div_(ctx.heat)
-            slope = scaled.sub_(normaliser[part, None]).exp_().mul_(-grad[part, None] / ctx.heat)
-            slope.scatter_add_(-1, targets[part, None], grad[part, None] / ctx.heat)
-            if slopes[2] is not None:
-                slopes[2] += slope.sum(0)
-            slope = slope.to(weight.dtype)
-            if slopes[0] is not None:
-                slopes[0][part] = slope @ weight
-            if slopes[1] is not None:
-                slopes[1] += slope.T @ hidden[part]
-        given = (hidden, weight, bias)
+        grad = outputs[0] / ctx.heat
+        unit: Tensor | None = None
+        if ctx.dtype == torch.float16:
+            # A loss that is a mean over many tokens has slopes too small for float16.
+            unit = grad.abs().amax().clamp_(min=torch.finfo(torch.float32).tiny)
+            grad = grad / unit
+        wanted = ctx.needs_input_grad
+        hidden_slope = torch.empty_like(hidden) if wanted[0] else None
+        weight_slope = torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None
+        bias_slope = torch.zeros_like(bias, dtype=torch.float32) if wanted[2] else None
+        with torch.autocast(hidden.device.type, enabled=False):
+            cast = weight.to(ctx.dtype)
+            for part, logits in chunked_logits(hidden, cast, bias, dtype=ctx.dtype):
+                scaled = logits.float().div_(ctx.heat)
+                slope = scaled.sub_(normaliser[part, None]).exp_().mul_(-grad[part, None])
+                slope.scatter_add_(-1, targets[part, None], grad[part, None])
+                if bias_slope is not None:
+                    bias_slope += slope.sum(0)
+                if weight_slope is not None:
+                    _add_product(weight_slope, slope, hidden[part], ctx.dtype)
+                if hidden_slope is not None:
+                    product = slope.to(ctx.dtype) @ cast
+                    # In float32 before it shrinks again: hidden may itself be in float16.
+                    hidden_slope[part] = product if unit is None else product.float() * unit
+        if unit is not None:
+            for slope_sum in (weight_slope, bias_slope):
+                if slope_sum is not None:
+                    slope_sum *= unit
         return (
-            *(
-                None if slope is None else slope.to(value.dtype)
-                for slope, value in zip(slopes, given, strict=True)
-            ),
+            hidden_slope,
+            None if weight_slope is None else weight_slope.to(weight.dtype),
+            None if bias_slope is None else bias_slope.to(bias.dtype),
+            None,
             None,
             None,
         )
 
 
+def _add_product(total: Tensor, slope: Tensor, hidden: Tensor, dtype: torch.dtype) -> None:
+    """total [V, H] += slope.T [V, N] @ hidden [N, H], with sums in float32 that are never rounded.
+
+    On a GPU the factors are in the dtype computed in, and no second [V, H] is made.
+    """
+    if total.is_cuda and dtype in (torch.bfloat16, torch.float16):
+        torch.addmm(total, slope.to(dtype).T, hidden.to(dtype), torch.float32, out=total)
+    else:
+        total.addmm_(slope.T, hidden.float())
+
+
+def compute_dtype(weight: Tensor) -> torch.dtype:
+    """What a product with this weight is computed in: autocast's dtype, or else its own."""
+    device = weight.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+
+
+def chunked_logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, *, dtype: torch.dtype | None = None
+) -> Iterator[tuple[slice, Tensor]]:
+    """Stretches of rows and their logits, few enough at a time; the weight is cast only once."""
+    dtype = compute_dtype(weight) if dtype is None else dtype
+    weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+    for part in parts(hidden, len(weight)):
+        yield part, linear(hidden[part].to(dtype), weight, bias)
+
+
 def head_logprob(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float
-) -> Tensor:
-    """`selected_logprob` of linear(hidden, weight, bias): [N, H], [V, H], [V], [N] -> [N]."""
-    result: Tensor = _HeadLogProb.apply(hidden, weight, bias, targets, temperature)
-    return result
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    temperature: float,
+    sampling: Sampling | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """`selected_logprob` of linear(hidden, weight, bias): [N, H], [V, H], [V], [N] -> [N].
+
+    With `sampling`, `log_kept_mass` of the same logits too; without, None.
+    """
+    found: tuple[Tensor, Tensor | None] = _HeadLogProb.apply(
+        hidden, weight, bias, targets, temperature, sampling
+    )
+    return found
+
+
+@torch.no_grad()
+def log_kept_mass(logits: Tensor, sampling: Sampling) -> Tensor:
+    """log of the probability that top-k and nucleus leave: [N, V] -> [N] float32, 0 for all of it.
+
+    Less it, the log-prob over the full vocabulary is that of the distribution sampled from, for a
+    token that was drawn from it.
+    """
+    kept = torch.zeros(len(logits), dtype=torch.float32, device=logits.device)
+    if sampling.top_p == 1.0 and sampling.top_k == 0:
+        return kept
+    kernel = _nucleus_kernel() if logits.is_cuda and sampling.top_k == 0 else None
+    for part in parts(logits, logits.shape[-1]):
+        if kernel is not None:
+            kept[part] = kernel(logits[part], sampling.temperature, sampling.top_p)
+            continue
+        scaled = logits[part].float() / sampling.temperature
+        whole = scaled.logsumexp(-1)
+        kept[part] = keep_nucleus(scaled, sampling.top_p, sampling.top_k).logsumexp(-1) - whole
+    return kept.clamp_(max=0.0)
+
+
+@functools.cache
+def _nucleus_kernel() -> Callable[[Tensor, float, float], Tensor] | None:
+    """A GPU's own way to the nucleus, where it can be compiled: no sorting, no copies."""
+    try:
+        kernels = importlib.import_module("dare.policy.kernels")
+    except ImportError:
+        return None
+    found: Callable[[Tensor, float, float], Tensor] | None
+    found = getattr(kernels, "nucleus_log_mass", None)
+    return found
 
 
 @torch.no_grad()
@@ -126,17 +233,20 @@ def sampling_logprob(
     that more likely tokens miss by less than `margin` (rounding of two passes over one text), or
     that is known to have been `drawn`, is taken as inside.
     """
+    sampling = Sampling(temperature, top_p, top_k)
     result = torch.empty(len(targets), dtype=torch.float32, device=logits.device)
     for part in parts(logits, logits.shape[-1]):
         full = logits[part].float() / temperature
-        scaled = keep_nucleus(full, top_p, top_k)
-        chosen = scaled.gather(-1, targets[part, None])[:, 0]
-        if margin or drawn:
-            at = full.gather(-1, targets[part, None])
-            ahead = (full.softmax(-1) * (full > at)).sum(-1)
-            inside = torch.ones_like(ahead, dtype=torch.bool) if drawn else ahead < top_p + margin
-            chosen = torch.where(inside, at[:, 0], chosen)
-        result[part] = torch.clamp(chosen - scaled.logsumexp(-1), max=0.0)
+        at = full.gather(-1, targets[part, None])
+        value = at[:, 0] - full.logsumexp(-1) - log_kept_mass(logits[part], sampling)
+        if not drawn:
+            if margin:
+                inside = (full.softmax(-1) * (full > at)).sum(-1) < top_p + margin
+            else:
+                kept = keep_nucleus(full, top_p, top_k)
+                inside = kept.gather(-1, targets[part, None])[:, 0].isfinite()
+            value = value.masked_fill(~inside, -torch.inf)
+        result[part] = value.clamp_(max=0.0)
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,17 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dare.policy.batching import IntArray, PaddedBatch, bucket, pad
-from dare.policy.logprobs import head_logprob, parts, sampling_logprob, selected_logprob
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """The distribution that responses are drawn from."""
-
-    temperature: float = 0.6
-    top_p: float = 0.95
-    top_k: int = 0
+from dare.policy.batching import IntArray, Layout, TokenBatch, layout_of
+from dare.policy.logprobs import Sampling as Sampling
+from dare.policy.logprobs import (
+    chunked_logits,
+    head_logprob,
+    log_kept_mass,
+    sampling_logprob,
+    selected_logprob,
+)
+from dare.policy.packed_attention import bare, packed_attention, through_backward
 
 
 @dataclass(frozen=True)
@@ -36,32 +36,38 @@ class Scores:
     total: NDArray[np.float64]
 
 
-def response_logits(model: nn.Module, batch: PaddedBatch) -> tuple[Tensor, Tensor]:
-    """Logits that predict each real response token, and those tokens: [N, V] and [N].
+def response_logits(model: nn.Module, batch: TokenBatch) -> Tensor:
+    """Logits that predict each response token: [N, V]. For heads that are no plain layer.
 
-    For heads that are no plain layer. Logits are asked for from where the shortest prompt of the
-    batch ends, and of these only the ones of real response tokens are kept.
+    Of a packed batch no others are made; of a padded one those of the columns from where the
+    shortest prompt ends.
     """
-    logits = _forward(model, batch)[:, -batch.targets.shape[1] - 1 : -1]
-    return logits[batch.response_mask], batch.targets[batch.response_mask]
+    if batch.packed:
+        return _forward(model, batch, logits_to_keep=batch.predicting)[0]
+    width = batch.input_ids.shape[1]
+    row = torch.div(batch.predicting, width, rounding_mode="floor")
+    column = batch.predicting - row * width
+    first = int(column.min()) if len(column) else width - 1
+    logits = _forward(model, batch, logits_to_keep=width - first)
+    return logits[row, column - first]
 
 
-HeadFunction = Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]
+HeadFunction = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
-def at_head(model: nn.Module, batch: PaddedBatch, function: HeadFunction) -> Tensor:
-    """function(hidden [N, H], weight, bias, targets [N]) where each real response token is made.
+def at_head(model: nn.Module, batch: TokenBatch, function: HeadFunction) -> Tensor:
+    """function(hidden [N, H], weight, bias) where each response token is predicted.
 
     It runs in place of the output layer, inside the model's forward pass: wrappers that gather
     parameters for it still do, and logits of prompts, padding or the whole batch never exist.
     """
-    columns = batch.targets.shape[1]
-    head = _output_layer(model)
+    head = bare(model).get_output_embeddings()
+    width = batch.input_ids.shape[1]
 
     def instead(hidden: Tensor) -> Tensor:
-        rows = hidden[:, -columns - 1 : -1][batch.response_mask]
-        targets = batch.targets[batch.response_mask]
-        return function(rows, head.weight, head.bias, targets)
+        # From the right: adapters may have put virtual tokens in front.
+        flat = hidden[:, -width:].flatten(0, 1)
+        return function(flat.index_select(0, batch.predicting), head.weight, head.bias)
 
     head.forward = instead
     try:
@@ -70,14 +76,11 @@ def at_head(model: nn.Module, batch: PaddedBatch, function: HeadFunction) -> Ten
         del head.forward
 
 
-def _forward(model: nn.Module, batch: PaddedBatch) -> Tensor:
-    """The model's logits for the columns with responses, and the one before them."""
-    logits: Tensor = model(
-        input_ids=batch.input_ids,
-        use_cache=False,
-        logits_to_keep=batch.targets.shape[1] + 1,
-    ).logits
-    return logits
+def _forward(model: nn.Module, batch: TokenBatch, **more: Any) -> Tensor:
+    """What the model gives for logits."""
+    with packed_attention(model) if batch.packed else nullcontext():
+        logits: Tensor = model(**batch.model_inputs(), **more).logits
+    return through_backward(logits, model) if batch.packed else logits
 
 
 _AFTER_HEAD = (
@@ -89,34 +92,38 @@ _AFTER_HEAD = (
 )
 
 
-def _output_layer(model: Any) -> Any:
-    while hasattr(model, "module"):
-        model = model.module
-    return model.get_output_embeddings()
-
-
 def has_plain_head(model: Any) -> bool:
     """Whether logits are what a linear layer gives, with nothing added or scaled after it."""
-    while hasattr(model, "module"):
-        model = model.module
+    model = bare(model)
     config = model.config.get_text_config()
     changed = any(getattr(config, name, None) not in (None, 1.0) for name in _AFTER_HEAD)
-    return type(_output_layer(model)) is nn.Linear and not changed
+    return type(model.get_output_embeddings()) is nn.Linear and not changed
 
 
-def batch_logprobs(model: nn.Module, batch: PaddedBatch, temperature: float) -> Tensor:
-    """Log-prob of every real response token, flat in batch order; carries the gradient."""
+def batch_logprobs(
+    model: nn.Module, batch: TokenBatch, temperature: float, sampling: Sampling | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Log-prob of every response token [N], response after response; carries the gradient.
+
+    With `sampling`, the log of the mass that its nucleus keeps at each of them too: a token that
+    was drawn has the first less the second under the distribution sampled from. No gradient.
+    """
     if not has_plain_head(model):
-        return selected_logprob(*response_logits(model, batch), temperature)
+        logits = response_logits(model, batch)
+        kept = None if sampling is None else log_kept_mass(logits.detach(), sampling)
+        return selected_logprob(logits, batch.targets, temperature), kept
+    kept_at_head: list[Tensor | None] = []
 
-    def function(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-        return head_logprob(hidden, weight, bias, targets, temperature)
+    def function(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        found, kept = head_logprob(hidden, weight, bias, batch.targets, temperature, sampling)
+        kept_at_head.append(kept)
+        return found
 
-    return at_head(model, batch, function)
+    return at_head(model, batch, function), kept_at_head[-1]
 
 
 def both_logprobs(
-    model: nn.Module, batch: PaddedBatch, sampling: Sampling, *, drawn: bool = False
+    model: nn.Module, batch: TokenBatch, sampling: Sampling, *, drawn: bool = False
 ) -> Tensor:
     """[2, N]: over the full vocabulary, and of the distribution sampled from. No gradient."""
     heat, top_p, top_k = sampling.temperature, sampling.top_p, sampling.top_k
@@ -129,19 +136,20 @@ def both_logprobs(
         exact = sampling_logprob(logits, targets, heat, top_p, top_k, margin=margin, drawn=drawn)
         return torch.stack([full, exact])
 
-    def chunked(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    def chunked(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         found = [
-            both(nn.functional.linear(hidden[part], weight, bias), targets[part])
-            for part in parts(hidden, len(weight))
+            both(logits, batch.targets[part])
+            for part, logits in chunked_logits(hidden, weight, bias)
         ]
-        return torch.cat(found, dim=1) if found else hidden.new_empty(2, 0)
+        return torch.cat(found, dim=1) if found else hidden.new_empty(2, 0, dtype=torch.float32)
 
-    if not has_plain_head(model):
-        return both(*response_logits(model, batch))
-    return at_head(model, batch, chunked)
+    with torch.no_grad():
+        if has_plain_head(model):
+            return at_head(model, batch, chunked)
+        return both(response_logits(model, batch), batch.targets)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def score(
     model: nn.Module,
     prompts: Sequence[IntArray],
@@ -154,11 +162,13 @@ def score(
     device: torch.device | str | None = None,
     progress: Callable[[int], Any] | None = None,
     drawn: bool = False,
+    layout: Layout | None = None,
 ) -> Scores:
-    """Score responses given their prompts, bucketed by length.
+    """Score responses given their prompts, in batches of at most `max_batch_tokens`.
 
-    `forwards` is the number of forward passes that every process must run when the model is
-    sharded; a process with fewer batches repeats its last one and ignores the result.
+    `layout` is the model's own unless given. `forwards` is the number of forward passes that every
+    process must run when the model is sharded; a process with fewer batches repeats its last one
+    and ignores the result.
     """
     lengths = np.array([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)], np.int64)
     sizes = np.array([len(response) for response in responses], dtype=np.int64)
@@ -169,9 +179,10 @@ def score(
         device = next(model.parameters()).device
     was_training = model.training
     model.eval()
-    batches = bucket(lengths, max_batch_tokens)
+    layout = layout_of(model, pad_id) if layout is None else layout
+    batches = layout.split(lengths, max_batch_tokens)
     for rows in batches:
-        batch = pad(prompts, responses, rows, pad_id).to(device)
+        batch = layout.batch(prompts, responses, rows).to(device)
         tokens, exact = both_logprobs(model, batch, sampling, drawn=drawn)
         # Rows of the batch are scattered over the flat result; sums are taken in float64.
         where = np.concatenate([np.arange(offsets[row], offsets[row + 1]) for row in rows])
@@ -187,7 +198,7 @@ def score(
     for _ in range(len(batches), forwards or 0):
         if not batches:  # nothing of its own: one token in vain
             one = [np.full(1, pad_id, dtype=np.int64)]
-            batch = pad(one, one, np.zeros(1, dtype=np.int64), pad_id).to(device)
+            batch = layout.batch(one, one, np.zeros(1, dtype=np.int64)).to(device)
         both_logprobs(model, batch, sampling)
     model.train(was_training)
     return Scores(flat, total)

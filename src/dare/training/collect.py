@@ -17,7 +17,7 @@ from dare.curriculum.foresight import STATISTICS, solution_statistics
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.refresh import ScoreRequest
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
-from dare.policy.batching import IntArray, bucket
+from dare.policy.batching import IntArray, layout_of
 from dare.policy.generate import GenerationRequest, Generator
 from dare.policy.score import Sampling, Scores, score
 from dare.rewards.calling import Rewards
@@ -183,11 +183,13 @@ class Collector:
     ) -> Scores:
         """Log-probs of these responses under the policy of now; every process takes part."""
         lengths = np.array([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)])
-        forwards = len(bucket(lengths, self._batch_tokens)) if len(lengths) else 0
+        model = self._model()
+        layout = layout_of(model, self._pad)
+        forwards = len(layout.split(lengths, self._batch_tokens)) if len(lengths) else 0
         if self._processes > 1:
             forwards = max(gather_object([forwards]))
         return score(
-            self._model(),
+            model,
             prompts,
             responses,
             sampling or self._sampling,
@@ -195,6 +197,7 @@ class Collector:
             max_batch_tokens=self._batch_tokens,
             forwards=forwards,
             drawn=drawn,
+            layout=layout,
         )
 
     def rescore(self, request: ScoreRequest) -> Array:

@@ -2,33 +2,59 @@
 
 from __future__ import annotations
 
+import heapq
 from typing import Any
 
 import numpy as np
 import torch
 
 from dare.curriculum.batch import TrainBatch
-from dare.policy.batching import IntArray, pad
+from dare.policy.batching import IntArray, Layout
 
 
-def shares(lengths: IntArray, processes: int, micro_batches: int) -> list[list[IntArray]]:
-    """Rows of each process and micro-batch: equal counts, similar lengths side by side.
+def shares(
+    lengths: IntArray, processes: int, micro_batches: int, *, packed: bool = False
+) -> list[list[IntArray]]:
+    """Rows of each process and micro-batch, with about as many tokens in each. Some may be empty.
 
-    Rows are dealt longest first, back and forth over the processes, so that all of them have
-    about as many tokens; micro-batches then cut each hand into stretches of like length.
+    Packed, every row in turn, longest first, goes to the micro-batch with the fewest tokens.
+    Padded, rows are dealt longest first, back and forth over the processes, and each hand is cut
+    into stretches of like length, which need the least padding.
     """
     order = np.argsort(-lengths, kind="stable")
+    if packed:
+        bins = _lightest_first(lengths, order, processes * micro_batches)
+        return [bins[process::processes] for process in range(processes)]
     turns = np.arange(len(order)) % (2 * processes)
     owner = np.where(turns < processes, turns, 2 * processes - 1 - turns)
     hands = [order[owner == process] for process in range(processes)]
-    return [np.array_split(hand, micro_batches) for hand in hands]
+    return [_stretches(hand, lengths[hand], micro_batches) for hand in hands]
+
+
+def _lightest_first(lengths: IntArray, order: IntArray, count: int) -> list[IntArray]:
+    bins: list[list[int]] = [[] for _ in range(count)]
+    heap = [(0, place) for place in range(count)]
+    for row in order.tolist():
+        tokens, place = heapq.heappop(heap)
+        bins[place].append(row)
+        heapq.heappush(heap, (tokens + int(lengths[row]), place))
+    return [np.array(rows, dtype=np.int64) for rows in bins]
+
+
+def _stretches(hand: IntArray, lengths: IntArray, count: int) -> list[IntArray]:
+    """The hand cut where its tokens are nearest to equal parts."""
+    ends = np.cumsum(lengths)
+    middle = ends - lengths / 2  # a row belongs where its middle is
+    total = ends[-1] if len(ends) else 0
+    cuts = np.searchsorted(middle, total * np.arange(1, count) / count)
+    return np.split(hand, cuts)
 
 
 def micro_batch(
     batch: TrainBatch,
     prompts: list[IntArray],
     rows: IntArray,
-    pad_id: int,
+    layout: Layout,
     reference: np.ndarray[Any, Any] | None = None,
 ) -> dict[str, Any]:
     """Tensors of one micro-batch. `prompts` holds the training prompt of every row of the batch."""
@@ -37,7 +63,6 @@ def micro_batch(
     responses = {
         int(row): rollouts.tokens[offsets[row] : offsets[row + 1]].astype(np.int64) for row in rows
     }
-    padded = pad(prompts, responses, rows, pad_id)
     length = rollouts.length_R[rows]
     where = np.concatenate([np.arange(offsets[row], offsets[row + 1]) for row in rows])
 
@@ -45,7 +70,7 @@ def micro_batch(
         return torch.from_numpy(np.repeat(np.asarray(values, dtype=np.float32)[rows], length))
 
     result = {
-        "padded": padded,
+        "batch": layout.batch(prompts, responses, rows),
         "behaviour": torch.from_numpy(rollouts.logprobs[where]),
         "advantage": per_token(batch.advantage_R),
         "weight": per_token(batch.weight_R / np.maximum(rollouts.length_R, 1)),

@@ -23,6 +23,7 @@ from dare.curriculum.landscape import landscape_record
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
 from dare.errors import InvalidInput
+from dare.policy.batching import layout_of
 from dare.policy.embed import embed_prompts
 from dare.policy.generate import Generator, TransformersGenerator
 from dare.policy.loss import LossInputs, clipped_loss
@@ -191,8 +192,8 @@ class DareTrainer(Trainer):
         num_items_in_batch: Any = None,
     ) -> Any:
         """The clipped objective of one micro-batch, scaled so that processes may be averaged."""
-        padded = inputs["padded"].to(self.accelerator.device)
-        logprob = batch_logprobs(model, padded, self.args.temperature)
+        tokens = inputs["batch"].to(self.accelerator.device)
+        logprob, _ = batch_logprobs(model, tokens, self.args.temperature)
         names = ("behaviour", "advantage", "weight", "clip_low", "clip_high", "reference")
         given = {name: inputs[name].to(logprob.device) for name in names if name in inputs}
         if not self.settings.needs_scores:  # sampled by the very policy that is updated: ratio 1
@@ -231,20 +232,21 @@ class DareTrainer(Trainer):
             useful &= batch.advantage_R != 0
         rows = np.flatnonzero(useful)
         lengths = np.array([len(prompts[row]) + batch.rollouts.length_R[row] for row in rows])
-        hands = shares(lengths, self._processes, self.args.gradient_accumulation_steps)
+        layout = layout_of(self._bare_model(), self.processing_class.pad_token_id)
+        count = self.args.gradient_accumulation_steps
+        hands = shares(lengths, self._processes, count, packed=layout.packed)
         mine = [rows[part] for part in hands[self._rank]]
         reference = self._reference_logprobs(prompts, batch) if self.reference is not None else None
-        pad = self.processing_class.pad_token_id
         batch_tokens = int(sum(batch.rollouts.length_R[part].sum() for part in mine))
         self._phases.count("trained", batch_tokens)
         result = []
         for part in mine:
             if len(part):
-                result.append(micro_batch(batch, prompts, part, pad, reference))
+                result.append(micro_batch(batch, prompts, part, layout, reference))
                 continue
             # Every process runs the same number of passes: an empty share reads one row in vain.
             shortest = int(np.argmin(batch.rollouts.length_R))
-            dummy = micro_batch(batch, prompts, np.array([shortest]), pad, reference)
+            dummy = micro_batch(batch, prompts, np.array([shortest]), layout, reference)
             dummy["weight"] = torch.zeros_like(dummy["weight"])
             result.append(dummy)
         return result
