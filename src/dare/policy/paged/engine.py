@@ -122,11 +122,14 @@ class Engine:
             # What those that run may soon ask for is left to them, or they would be sent back.
             spare = np.count_nonzero(self._row >= 0) // 8
             if self._shared.need(prompt) + first + spare > self._pool.free:
-                break
+                if self._shared.held(prompt) or not self._shared.drop_idle():
+                    break
+                continue
             self._queue.popleft()
             if not self._shared.held(prompt):
                 self._shared.hold(prompt)
                 fresh.append(prompt)
+            self._shared.begin(prompt)
             slot = free.popleft()
             self._row[slot], self._ran[slot] = row, 0
             front = self._shared.pages(prompt)
@@ -172,9 +175,8 @@ class Engine:
         self._own[slot] = []
         self._table[slot] = 0
         self._row[slot] = -1
-        if ended:
-            self._shared.done(int(self._prompt_R[row]))
-        else:
+        self._shared.leave(int(self._prompt_R[row]), ended=ended)
+        if not ended:
             self._queue.appendleft(row)
             self._slots.alive[slot] = 0
 
@@ -191,6 +193,8 @@ class Engine:
             want = min(int(self._ran[slot]) + steps, int(self._budget_R[self._row[slot]]))
             more = pages_for(want, self._page) - len(self._own[slot])
             while more > self._pool.free:
+                if self._shared.drop_idle():
+                    continue
                 others = np.flatnonzero(self._row >= 0)
                 youngest = int(others[np.argmin(self._ran[others])])
                 if youngest == slot and len(others) == 1:

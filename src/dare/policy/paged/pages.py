@@ -46,6 +46,7 @@ class SharedPrompts:
         for prompt in prompt_R.tolist():
             self._left[prompt] = self._left.get(prompt, 0) + 1
         self._pages: dict[int, list[int]] = {}
+        self._running: dict[int, int] = {}
 
     def size(self, prompt: int) -> int:
         """Tokens that are shared."""
@@ -72,8 +73,20 @@ class SharedPrompts:
         """Its pages, in order."""
         return self._pages[prompt]
 
-    def done(self, prompt: int) -> None:
-        """One of its rollouts has ended; after the last its pages are free."""
-        self._left[prompt] -= 1
+    def begin(self, prompt: int) -> None:
+        """One of its rollouts runs."""
+        self._running[prompt] = self._running.get(prompt, 0) + 1
+
+    def leave(self, prompt: int, *, ended: bool) -> None:
+        """One of its rollouts runs no more; after the last has ended its pages are free."""
+        self._running[prompt] -= 1
+        self._left[prompt] -= ended
         if not self._left[prompt]:
             self._pool.give(self._pages.pop(prompt))
+
+    def drop_idle(self) -> bool:
+        """Free the pages of prompts whose rollouts all wait: they are read again then."""
+        idle = [prompt for prompt in self._pages if not self._running.get(prompt)]
+        for prompt in idle:
+            self._pool.give(self._pages.pop(prompt))
+        return bool(idle)
