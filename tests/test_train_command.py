@@ -96,7 +96,7 @@ def test_a_recipe_that_is_not_there_is_named(dare):
 def test_a_dry_run_shows_the_plan_and_writes_nothing(dare, tmp_path):
     code, shown, errors = dare("train", "--dry-run", *SMALL)
     assert code == 0, errors
-    assert "4 prompts, 32 rollouts" in shown
+    assert "8 prompts, 64 rollouts" in shown
     assert list(tmp_path.iterdir()) == []
 
 

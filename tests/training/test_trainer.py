@@ -105,6 +105,7 @@ def test_helped_rollouts_do_not_count_for_the_estimate(tmp_path: Path) -> None:
         max_steps=1,
         data=tiny.problems(0.0, each=8),
         per_device_train_batch_size=32,
+        curriculum={"cold_start.train": False},
     )
     batches = Batches(trainer)
     trainer.train()
