@@ -1,4 +1,4 @@
-"""Ragged sequences as padded batches: nothing lost, little padding, the same scores."""
+"""Ragged sequences as batches: nothing lost, little padding, the same scores."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny
-from dare.policy.batching import bucket, pad
+from dare.policy.batching import bucket, fill, pack, pad
 from dare.policy.score import Sampling, batch_logprobs, score
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=200)
@@ -41,6 +41,54 @@ def test_a_response_follows_its_prompt_at_once(response: int) -> None:
     assert batch.input_ids[0].tolist()[: 2 + response] == [1, 2] + [8] * response
     assert batch.input_ids[1].tolist()[:8] == [1, 2, 3, 4, 5, 7, 7, 7]
     assert batch.targets.tolist() == [8] * response + [7] * 3
+
+
+@given(lengths=LENGTHS, limit=st.sampled_from([64, 512, 4096]))
+def test_packed_batches_are_full_up_to_the_next_row(lengths: list[int], limit: int) -> None:
+    sizes = np.array(lengths)
+    batches = fill(sizes, limit)
+    assert np.concatenate(batches).tolist() == np.argsort(-sizes, kind="stable").tolist()
+    for rows, following in zip(batches, [*batches[1:], None], strict=True):
+        assert len(rows) == 1 or sizes[rows].sum() <= limit
+        if following is not None:
+            assert sizes[rows].sum() + sizes[following[0]] > limit
+
+
+def test_no_rows_are_no_batches() -> None:
+    assert fill(np.empty(0, np.int64), 10) == bucket(np.empty(0, np.int64), 10) == []
+
+
+RAGGED = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), min_size=1, max_size=6)
+
+
+@given(sizes=RAGGED, packed=st.booleans(), seed=st.integers(0, 99))
+def test_every_response_token_is_predicted_by_the_one_before_it(
+    sizes: list[tuple[int, int]], packed: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    prompts = [rng.integers(1, 1000, size) for size, _ in sizes]
+    responses = [rng.integers(1, 1000, size) for _, size in sizes]
+    rows = rng.permutation(len(sizes))
+    batch = pack(prompts, responses, rows) if packed else pad(prompts, responses, rows, 0)
+    whole = [np.concatenate([prompts[row], responses[row]]) for row in rows]
+    assert batch.packed is packed
+    assert batch.edges.dtype == torch.int32
+    assert batch.edges.tolist() == [0, *np.cumsum([len(ids) for ids in whole])]
+    assert batch.longest == max(len(ids) for ids in whole)
+    assert batch.targets.tolist() == np.concatenate([responses[row] for row in rows]).tolist()
+    flat = batch.input_ids.flatten()
+    assert flat[batch.predicting + 1].tolist() == batch.targets.tolist()
+    before = [ids[len(prompts[row]) - 1 : -1] for row, ids in zip(rows, whole, strict=True)]
+    assert flat[batch.predicting].tolist() == np.concatenate(before).tolist()
+    if batch.position_ids is not None:
+        assert flat.tolist() == np.concatenate(whole).tolist()
+        places = np.concatenate([np.arange(len(ids)) for ids in whole])
+        assert batch.position_ids.tolist() == [places.tolist()]
+    else:
+        held = batch.padding_mask()
+        assert held.sum(1).tolist() == [len(ids) for ids in whole]
+        assert batch.input_ids[held.bool()].tolist() == np.concatenate(whole).tolist()
+        assert not batch.input_ids[~held.bool()].any()
 
 
 @pytest.mark.parametrize("plain", [True, False])

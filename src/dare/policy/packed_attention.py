@@ -25,7 +25,6 @@ _WITHOUT_EFFECT = {
     "max_length_k",
     "position_ids",
     "use_cache",
-    "is_causal",
     "deterministic",
 }
 # Before torch 2.12 the kernel takes shared heads without being told.
@@ -51,6 +50,8 @@ def attend_packed(
     """
     if cu_seq_lens_q is None or max_length_q is None or attention_mask is not None:
         raise RuntimeError(f"{type(module).__name__} does not say where packed sequences end")
+    if rest.pop("is_causal", None) is False or not getattr(module, "is_causal", True):
+        raise RuntimeError(f"{type(module).__name__} is not causal: pad its sequences")
     window = rest.pop("sliding_window", None)
     if window is not None and window < max_length_q:
         raise RuntimeError(f"{type(module).__name__} has a sliding window: pad its sequences")
