@@ -160,6 +160,15 @@ def test_new_data_in_the_middle_of_it_goes_on() -> None:
     assert new.cold_start.finished
 
 
+def test_more_data_does_not_begin_a_finished_cold_start_again() -> None:
+    old = make(count=20, **{"cold_start.references": 256})
+    run(old, 6)
+    assert old.cold_start.finished
+    new = Curriculum(table(COUNT), old.config, services(COUNT))
+    new.load_state_dict(old.state_dict(), new_data=True)
+    assert new.cold_start.finished
+
+
 @pytest.mark.parametrize("count", [1, 2, 5, 10, 17])
 def test_fewer_prompts_than_references(count: int) -> None:
     curriculum = make(count=count, **{"cold_start.references": 256})

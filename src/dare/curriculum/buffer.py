@@ -233,6 +233,9 @@ class RolloutBuffer:
         place = place[waiting]
         rows = [logprobs[row] for row in waiting.tolist()]
         totals = to_numpy(total_logprob, np.float64, "total_logprob").reshape(-1)[waiting]
+        for row, one, length in zip(waiting, rows, self._columns["length"][place], strict=True):
+            fix = f"uid {uid[row]} needs one log-prob per token, {length} in all"
+            require(len(one) == length, "logprobs", len(one), fix)
         offsets = offsets_of(self._columns["length"][place])
         flat, total = behaviour_of(offsets, rows, totals)
         self._columns["behaviour"][place] = total

@@ -180,6 +180,7 @@ class Curriculum:
         at = self.step if step is None else step
         uid, total = np.asarray(uid_R), np.asarray(total_logprob_R)
         place = self.buffer.position(uid)
+        require(len(total) == len(uid), "scores", len(total), f"must have {len(uid)} entries")
         older = np.flatnonzero(place >= 0)
         older = older[self.buffer["step"][place[older]] < at]
         self.buffer.rescore(uid[older], total[older], at)

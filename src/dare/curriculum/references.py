@@ -68,10 +68,10 @@ class ColdStart:
         temperature = resolve_temperature(setting, near, rate)
         return interpolate(self._embeddings, near, rate, temperature)
 
-    def load(self, arrays: Mapping[str, Array], planned: int) -> None:
-        """Continue from a saved state."""
+    def load(self, arrays: Mapping[str, Array], planned: int, *, finished: bool) -> None:
+        """Continue from a saved state. A finished one stays so, whatever the data."""
         wanted = sorted(self.arrays)
         fix = f"expected {wanted}; the checkpoint was written by another version"
         require(sorted(arrays) == wanted, "cold start state", sorted(arrays), fix)
         self.arrays = {name: np.array(value) for name, value in arrays.items()}
-        self.planned = planned
+        self.planned = len(self._references) if finished else planned

@@ -80,7 +80,8 @@ def _apply(curriculum: Curriculum, arrays: Mapping[str, Array], meta: Mapping[st
     curriculum.buffer.load_state_dict({"arrays": part("buffer/"), "next": meta["buffer"]})
     scalars = {"arrays": part("estimator/"), "scalars": meta["estimator"]}
     curriculum.estimator.load_state_dict(scalars)
-    curriculum.cold_start.load(part("cold/"), int(meta["references"]))
+    planned, finished = int(meta["references"]), not meta["cold"]
+    curriculum.cold_start.load(part("cold/"), planned, finished=finished)
     if curriculum.foresight is not None:
         fix = "the state was saved without solutions; resume with the same data"
         require(meta["foresight"] is not None, "foresight", None, fix)
