@@ -12,6 +12,7 @@ from transformers import Qwen2Config
 
 import tiny
 from dare import InvalidInput, cli
+from dare.policy.gpus import card_named
 from dare.training.workload import ASSUMED_PROMPT, plan_recipe, workload_of
 
 Call = Callable[..., tuple[int, str, str]]
@@ -54,6 +55,7 @@ def recipe(tmp_path: Path) -> dict[str, Any]:
         "data": {"tasks": {"count": 64, "seed": 0}},
         "training": {
             "bf16": True,
+            "gradient_checkpointing": False,
             "per_device_train_batch_size": 8,
             "rollout_budget": 512,
             "max_completion_length": 1024,
@@ -174,13 +176,32 @@ def test_mixed_precision_needs_no_gpu_to_be_planned(recipe):
     assert workload_of(recipe).workload.precision == "float"
 
 
-def test_16_bit_weights_and_sharding_are_told(recipe):
+def test_settings_of_the_device_have_the_defaults_of_the_card(recipe):
+    del recipe["training"]["bf16"], recipe["training"]["gradient_checkpointing"]
+    for card in (None, card_named("A100 40GB")):
+        workload = workload_of(recipe, card=card).workload
+        assert workload.precision == "mixed"
+        assert workload.gradient_checkpointing
+    assert workload_of(recipe, card=card_named("V100 32GB")).workload.precision == "float"
+
+
+def test_weights_are_loaded_as_training_loads_them(recipe):
     path = Path(recipe["model"]) / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "dtype": "bfloat16"}))
-    recipe["training"]["deepspeed"] = "zero3.json"
+    assert workload_of(recipe).workload.precision == "mixed"
+    assert workload_of({**recipe, "peft": {"r": 8}}).workload.precision == "half"
+    recipe["training"]["model_init_kwargs"] = {"dtype": "auto"}
+    assert workload_of(recipe).workload.precision == "half"
+
+
+def test_16_bit_weights_and_sharding_are_told(recipe):
+    recipe["training"] |= {
+        "model_init_kwargs": {"dtype": "bfloat16"},
+        "deepspeed": "zero3.json",
+    }
     planned = workload_of(recipe)
     assert planned.workload.precision == "half"
-    assert any("no float32 master copy" in note for note in planned.notes)
+    assert any("without a float32 master copy" in note for note in planned.notes)
     assert any("sharding is not modelled" in note for note in planned.notes)
 
 
@@ -190,7 +211,7 @@ def test_evaluation_and_cold_start_are_decoded_too(recipe):
     assert workload_of(recipe).workload.rows == 64
     recipe["eval_data"] = {"tasks": {"count": 200, "seed": 1}}
     assert workload_of(recipe).workload.rows == 200
-    recipe["curriculum"] = {"cold_start.references": 64}
+    recipe["curriculum"] = {"cold_start.references": 64, "cold_start.train": False}
     assert workload_of(recipe).workload.rows == 512
 
 

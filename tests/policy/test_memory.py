@@ -99,10 +99,27 @@ def test_adapters_are_those_that_training_makes():
     assert shape.weight_bytes == 4 * count(model)
 
 
-def test_adapters_are_float32_over_16_bit_weights():
+def test_weights_have_the_type_asked_for_or_that_of_the_configuration():
     config = tiny.blank().config
+    assert shape_of_config(config, dtype="float16").weight_size == 2
     config.dtype = "bfloat16"
-    shape = shape_of_config(config, {"r": 4, "target_modules": ["q_proj"]})
+    assert shape_of_config(config).weight_size == 2
+    assert shape_of_config(config, dtype="float32").weight_size == 4
+    with pytest.raises(InvalidInput, match="dtype"):
+        shape_of_config(config, dtype="float8")
+
+
+def test_a_model_that_the_paged_decoder_cannot_read_has_no_copy(load):
+    assert shape_of_config(tiny.blank().config).paged
+    shape = shape_of_config(GPT2Config(n_embd=32, n_layer=3, n_head=2, vocab_size=50))
+    assert not shape.paged
+    parts = plan_memory(replace(load, shape=shape)).worst("generate").parts
+    assert "decoder's weight copy" not in parts
+
+
+def test_adapters_are_float32_over_16_bit_weights():
+    adapters = {"r": 4, "target_modules": ["q_proj"]}
+    shape = shape_of_config(tiny.blank().config, adapters, dtype="bfloat16")
     assert shape.weight_size == 2
     assert shape.trained_bytes == 4 * shape.trained
 
@@ -144,8 +161,7 @@ def test_float32_weights_gradients_and_adamw_take_16_bytes_a_parameter(qwen, loa
 
 
 def test_16_bit_weights_take_8_bytes_a_parameter(load):
-    config = Qwen2Config(**{**QWEN.to_dict(), "dtype": "bfloat16"})
-    plan = plan_memory(replace(load, shape=shape_of_config(config)))
+    plan = plan_memory(replace(load, shape=shape_of_config(QWEN, dtype="bfloat16")))
     parts = plan.worst("train").parts
     static = sum(parts[part] for part in ("weights", "gradients", "optimiser"))
     assert static == 8 * load.shape.parameters
@@ -160,13 +176,30 @@ def test_adapters_need_less(load, qwen_lora):
 
 def test_the_decoder_copy_and_the_cache_are_gone_before_training(load):
     parts = plan_memory(load).worst("generate").parts
-    assert parts["decoder's weight copy"] == 2 * load.shape.parameters
+    assert parts["decoder's weight copy"] == 2 * load.shape.matrix_parameters
     tokens = 64 * 128 + 512 * 1024  # a prompt once a group of eight, a response a row
     assert parts["key-value cache"] == tokens * 2 * 28 * 2 * 128 * 2
     assert "gradients" not in parts
     for moment in plan_memory(load).moments:
         held = {"decoder's weight copy", "key-value cache"} & set(moment.parts)
         assert bool(held) == (moment.phase == "generate")
+
+
+def test_the_cache_takes_what_is_left_and_rows_wait(load):
+    whole = plan_memory(load)
+    assert whole.waiting == 0
+    assert plan_memory(load, 1e15) == whole
+    limit = whole.worst("generate").total - 5 * GB
+    tight = plan_memory(load, limit)
+    assert tight.worst("generate").total < limit
+    assert 0 < tight.waiting < load.rows
+
+
+def test_one_rollout_must_fit_beside_the_weights(load):
+    weights = 14 * load.shape.parameters  # with the optimiser and the decoder's copy
+    plan = plan_memory(load, float(weights))
+    assert plan.worst("generate").total > weights
+    assert plan.waiting == load.rows - 1
 
 
 def test_a_reference_is_copied_unless_adapters_can_be_switched_off(load, qwen_lora):
@@ -390,7 +423,8 @@ def test_a_slow_update_is_named_where_it_is_the_peak(load):
     work = replace(load, optim="adamw_torch", gradient_checkpointing=True, mean_response=8)
     plan = plan_memory(work)
     assert plan.worst("train").name == "the optimiser's update"
-    settings = [knob.setting for knob in knobs_that_help(work, plan.peak.total - 1.5 * GB)]
+    limit = plan.worst("train").total - 1.5 * GB
+    settings = [knob.setting for knob in knobs_that_help(work, limit)]
     assert "optim: adamw_torch_fused" in settings
 
 

@@ -60,14 +60,15 @@ def plan(
         prompt_tokens=prompt_tokens,
         response_tokens=response_tokens,
         processes=processes,
+        card=card,
     )
-    memory = plan_memory(planned.workload)
     limit = None if card is None else usable(card.bytes)
+    memory = plan_memory(planned.workload, limit)
     alone: list[Any] = []
     together: list[Any] = []
     reached = memory
     if limit is not None and memory.peak.total > limit:
-        lora = lora_shape(settings)
+        lora = lora_shape(settings, mixed=planned.workload.mixed_precision)
         alone = knobs_that_help(planned.workload, limit, lora)
         together, reached = knobs_together(planned.workload, limit, lora)
     if json:
@@ -110,6 +111,8 @@ def as_json(
             }
             for moment in memory.moments
         ],
+        "rows": memory.workload.rows,
+        "rows_waiting": memory.waiting,
         "peak_gb": _round(memory.peak_gb),
         "peak_moment": memory.peak.name,
         "cuda_context_gb": CUDA_CONTEXT / GB,
@@ -167,6 +170,9 @@ def _show(planned: Any, memory: Any, card: Any, limit: float | None, alone: list
     _show_step(console, load)
     for note in planned.notes:
         console.print(note, markup=False)
+    if memory.waiting:
+        rows = f"{load.rows - memory.waiting:,} of {load.rows:,} rows"
+        console.print(f"cache: {rows} if all run to their limit; the others wait their turn")
     if card is None or limit is None:
         console.print("no GPU here: name one with --gpu to see whether it fits")
     elif memory.peak.total <= limit:
@@ -218,7 +224,8 @@ def _refusal(
     said = f"{_DOING[peak.phase]} needs {_gb(peak.total)} GB ({most}), {_gb(limit)} can be used"
     enough = [knob for knob in alone if knob.fits]
     if enough:
-        turns = f"any of these makes it fit: {told(enough)}"
+        these = "any of these makes" if len(enough) > 1 else "this makes"
+        turns = f"{these} it fit: {told(enough)}"
     elif reached.peak.total <= limit:
         turns = f"these together make it fit: {told(together)}"
     else:

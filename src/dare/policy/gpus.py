@@ -30,6 +30,8 @@ CARDS = {
 """GiB that the driver reports, rounded down: less than the name says where memory corrects itself.
 """
 
+_WITHOUT_BF16 = ("V100", "T4")
+
 
 @dataclass(frozen=True)
 class Card:
@@ -37,6 +39,8 @@ class Card:
 
     name: str
     bytes: float
+    bf16: bool = True
+    """Whether it computes in bfloat16, which is then the default."""
 
 
 def card_named(text: str) -> Card:
@@ -46,7 +50,8 @@ def card_named(text: str) -> Card:
     if len(several) > 1:
         raise InvalidInput("--gpu", text, f"comes in sizes: say {' or '.join(several)}")
     if several:
-        return Card(several[0], CARDS[several[0]] * _GIB)
+        name = several[0]
+        return Card(name, CARDS[name] * _GIB, not name.startswith(_WITHOUT_BF16))
     size = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:GB|G|GiB)?\s*", text, re.IGNORECASE)
     if size is None:
         near = suggest(text.upper(), [*CARDS, *map(_model, CARDS)])
@@ -63,7 +68,8 @@ def card_here() -> Card | None:
     if not torch.cuda.is_available():
         return None
     found = torch.cuda.get_device_properties(0)
-    return Card(str(found.name), float(found.total_memory))
+    able = torch.cuda.is_bf16_supported(including_emulation=False)
+    return Card(str(found.name), float(found.total_memory), able)
 
 
 def _model(name: str) -> str:

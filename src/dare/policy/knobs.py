@@ -44,12 +44,12 @@ class _Turn:
 
     def best(self, workload: Workload, limit: float) -> Any:
         """The first value that helps as much as any."""
-        left = [plan_memory(self.to(workload, value)).excess(limit) for value in self.values]
+        left = [_excess(self.to(workload, value), limit) for value in self.values]
         return self.values[left.index(min(left))]
 
     def knob(self, workload: Workload, value: Any, limit: float) -> Knob:
-        after = plan_memory(self.to(workload, value))
-        phase, saved = _saving(plan_memory(workload), after, limit)
+        after = plan_memory(self.to(workload, value), limit)
+        phase, saved = _saving(plan_memory(workload, limit), after, limit)
         said = self.written or f"{self.field}: {getattr(workload, self.field)} -> {value}"
         return Knob(said, self.price, self.neutral, phase, saved / GB, after.excess(limit) <= 0)
 
@@ -74,28 +74,32 @@ def knobs_together(
     """
     taken: list[tuple[_Turn, Any]] = []
     now = workload
-    while plan_memory(now).excess(limit) > 0:
+    while _excess(now, limit) > 0:
         found = _ranked(now, limit, lora)
         if not found:
             break
         turn, value = next((pair for pair in found if pair[0].neutral), found[0])
         taken.append((turn, value))
         now = turn.to(now, value)
-    if plan_memory(now).excess(limit) <= 0:
+    if _excess(now, limit) <= 0:
         taken = _eased(workload, taken, limit)
     knobs, now = [], workload
     for turn, value in taken:
         knobs.append(turn.knob(now, value, limit))
         now = turn.to(now, value)
-    return knobs, plan_memory(now)
+    return knobs, plan_memory(now, limit)
+
+
+def _excess(workload: Workload, limit: float) -> float:
+    return plan_memory(workload, limit).excess(limit)
 
 
 def _ranked(workload: Workload, limit: float, lora: ModelShape | None) -> list[tuple[_Turn, Any]]:
-    before = plan_memory(workload).excess(limit)
+    before = _excess(workload, limit)
     found: list[tuple[float, _Turn, Any]] = []
     for turn in _turns(workload, lora):
         value = turn.best(workload, limit)
-        left = plan_memory(turn.to(workload, value)).excess(limit)
+        left = _excess(turn.to(workload, value), limit)
         if before - left >= _LEAST:
             found.append((left, turn, value))
     found.sort(key=lambda item: item[0])
@@ -111,7 +115,7 @@ def _eased(
         now = workload
         for turn, value in chosen:
             now = turn.to(now, value)
-        return plan_memory(now).excess(limit) <= 0
+        return _excess(now, limit) <= 0
 
     for pair in sorted(taken, key=lambda pair: pair[0].neutral):
         rest = [other for other in taken if other is not pair]

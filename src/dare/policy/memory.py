@@ -20,7 +20,7 @@ HEADROOM = 0.06
 """Share of a card that fragments of the allocator and other programs keep from us."""
 
 HALF = 2
-"""Bytes of a 16-bit number: the decoder's weights and cache, what mixed precision computes in."""
+"""Bytes of a 16-bit number: what mixed precision computes in."""
 FLOAT = 4
 """Bytes of a float32 number."""
 
@@ -74,15 +74,21 @@ CHUNK_BUFFERS_TRAIN = 3
 """float32 buffers of a chunk: logits, their exponentials, the slope in the weights' type."""
 CHUNK_BUFFERS_SCORE = 5
 """The same with a nucleus: logits, scaled, cut off, chances and those of likelier tokens."""
-HEAD_GRADIENTS = 2
-"""float32 matrices [V, H]: the sum of the head's gradient, and the product being added to it."""
+HEAD_GRADIENTS = 1
+"""float32 matrices [V, H]: the sum of the head's gradient; products are added to it in place."""
 HEAD_ROWS = 8
 """Bytes of hidden size for each response token: its float32 state at the head and the gradient."""
 WHOLE_LOGITS = {"mixed": 12, "half": 6, "float": 12}
 """Bytes a logit where all of a batch exist at once: made, changed after the head, and a gradient;
 mixed precision hands them on in float32."""
-SAMPLER = HALF + FLOAT
-"""Bytes a logit of the tokens being sampled: as the head gives them, and scaled in float32."""
+SAMPLER = 3
+"""Numbers a logit of the tokens being sampled, as `dare.policy.paged.fit` sets them aside."""
+PAGE = 64
+"""Tokens of a page of the decoder's cache; the last one of a row is half empty in the mean."""
+CACHE_SHARE = 0.85
+"""Of the memory that is free, the share that the decoder takes at the most ..."""
+CACHE_SPARE = 2**29
+"""... less what the prompts' own pass needs. Rollouts that its pages do not hold wait."""
 
 PARTS = (
     "weights",
@@ -143,6 +149,11 @@ class Workload:
         return "mixed" if self.mixed_precision else "float"
 
     @property
+    def computed(self) -> int:
+        """Bytes of a number that products are made with: the decoder's weights and cache."""
+        return FLOAT if self.precision == "float" else HALF
+
+    @property
     def micro_batch_tokens(self) -> float:
         """Prompts and responses of one backward pass; rows are packed, so none is padding."""
         return self.per_device_train_batch_size * (self.prompt_tokens + self.response_tokens)
@@ -197,6 +208,8 @@ class MemoryPlan:
 
     workload: Workload
     moments: tuple[Moment, ...]
+    waiting: int = 0
+    """Rows that the decoder's cache does not hold where all run to their limit: they wait."""
 
     @cached_property
     def peak(self) -> Moment:
@@ -233,9 +246,14 @@ def usable(card: float) -> float:
     return card * (1 - HEADROOM) - CUDA_CONTEXT
 
 
-def plan_memory(workload: Workload) -> MemoryPlan:
-    """Parts at every moment; see the constants for the reasons."""
-    moments = [_generate(workload)]
+def plan_memory(workload: Workload, limit: float | None = None) -> MemoryPlan:
+    """Parts at every moment; see the constants for the reasons.
+
+    `limit` is what torch's allocator can have (`usable`): the paged decoder takes no more cache
+    than that leaves it.
+    """
+    generate, waiting = _generate(workload, limit)
+    moments = [generate]
     if workload.scores or workload.beta > 0:
         moments.append(_score(workload))
     moments += [
@@ -244,7 +262,7 @@ def plan_memory(workload: Workload) -> MemoryPlan:
         _layer_backward(workload),
         _update(workload),
     ]
-    return MemoryPlan(workload, tuple(moments))
+    return MemoryPlan(workload, tuple(moments), waiting)
 
 
 def _moment(workload: Workload, phase: str, name: str, parts: Mapping[str, float]) -> Moment:
@@ -273,22 +291,39 @@ def _optimiser(workload: Workload) -> float:
     return OPTIMISER_STATES.get(workload.optim, 2.0) * workload.shape.trained_bytes
 
 
-def _generate(workload: Workload) -> Moment:
-    """Every row at its last token. Gradients are freed, and a group shares its prompt's cache."""
-    shape, rows = workload.shape, workload.rows
-    prompts = -(-rows // workload.group_size)
-    tokens = prompts * workload.prompt_tokens + rows * workload.response_tokens
-    token = 2 * shape.layers * shape.key_value_heads * shape.head_dim * HALF
-    return _moment(
-        workload,
-        "generate",
-        "the last tokens of all rows",
-        {
-            "decoder's weight copy": HALF * shape.parameters,
-            "key-value cache": tokens * token,
-            "logits": rows * shape.vocabulary * SAMPLER,
-        },
+def _generate(workload: Workload, limit: float | None) -> tuple[Moment, int]:
+    """With pages for every row's whole budget, or for as many as fit; and how many rows do not.
+
+    Gradients are freed by then, and a group shares the pages of its prompt.
+    """
+    shape, rows, computed = workload.shape, workload.rows, workload.computed
+    page = PAGE * 2 * shape.layers * shape.key_value_heads * shape.head_dim * computed
+    row = _pages(workload.max_completion_length) * page
+    prompt = _pages(workload.prompt_tokens) * page
+    logits = rows * shape.vocabulary * SAMPLER * computed
+    # Each process does every n-th rollout of the step, of nearly all of its prompts.
+    mine = -(-workload.rollout_budget // workload.processes)
+    prompts = max(
+        -(-rows // workload.group_size),
+        min(mine, -(-workload.rollout_budget // workload.group_size)),
     )
+    cache = float(rows * row + prompts * prompt)
+    copy = computed * shape.matrix_parameters if shape.paged else 0
+
+    def moment(cache: float) -> Moment:
+        parts = {"decoder's weight copy": copy, "key-value cache": cache, "logits": logits}
+        return _moment(workload, "generate", "the decoder with its cache", parts)
+
+    if limit is None or not shape.paged:
+        return moment(cache), 0
+    free = limit - moment(0.0).total
+    held = min(cache, max(float(row + prompt), CACHE_SHARE * free - CACHE_SPARE))
+    return moment(held), rows - int(rows * held / cache)
+
+
+def _pages(tokens: float) -> float:
+    """Pages that so many tokens fill; of a budget or a mean length."""
+    return -(-tokens // PAGE)
 
 
 def _score(workload: Workload) -> Moment:
@@ -316,8 +351,8 @@ def _score(workload: Workload) -> Moment:
 
 
 def _after_forward(workload: Workload) -> Moment:
-    """At the head, before the backward pass: mixed precision still holds its copies."""
-    casts = max(_cached_casts(workload), _saved_casts(workload))
+    """At the head, before the backward pass."""
+    casts = max(_saved_casts(workload), _head_cast(workload))
     return _moment(
         workload,
         "train",
@@ -334,21 +369,18 @@ def _after_forward(workload: Workload) -> Moment:
 def _head_backward(workload: Workload) -> Moment:
     """Through the head: all layers still wait with what they kept."""
     shape = workload.shape
-    head = shape.vocabulary * shape.hidden
     responses = workload.per_device_train_batch_size * workload.response_tokens
     rows = responses * shape.hidden * HEAD_ROWS
-    gradients = 0 if shape.adapters else head * FLOAT * HEAD_GRADIENTS
-    # Counted apart where the copies of all matrices are gone, or are not made at all.
-    cast = head * HALF if workload.precision == "mixed" and not _saved_casts(workload) else 0
+    head = 0 if shape.adapters else shape.vocabulary * shape.hidden * FLOAT * HEAD_GRADIENTS
     return _moment(
         workload,
         "train",
         "the backward pass through the head",
         {
             "gradients": shape.trained_bytes,
-            "16-bit weight casts": _saved_casts(workload),
+            "16-bit weight casts": max(_saved_casts(workload), _head_cast(workload)),
             "activations kept": _kept(workload),
-            "logits": _train_logits(workload) + rows + gradients + cast,
+            "logits": _train_logits(workload) + rows + head,
         },
     )
 
@@ -418,15 +450,24 @@ def _kept(workload: Workload) -> float:
 
 
 def _cached_casts(workload: Workload) -> float:
-    """autocast keeps 16-bit copies of trained matrices until the forward pass ends."""
+    """While scoring, autocast keeps 16-bit copies of trained matrices until a pass ends."""
     casts = workload.precision == "mixed" and not workload.shape.adapters
     return float(HALF * workload.shape.matrix_parameters if casts else 0)
 
 
 def _saved_casts(workload: Workload) -> float:
-    """Without checkpointing the backward pass holds those of every layer, frozen ones too."""
+    """Without checkpointing the backward pass holds those of every layer, frozen ones too.
+
+    With it they are gone when a layer has been read: the trainer has autocast keep none.
+    """
     held = workload.precision == "mixed" and not workload.gradient_checkpointing
     return float(HALF * workload.shape.matrix_parameters if held else 0)
+
+
+def _head_cast(workload: Workload) -> float:
+    """The head's own copy, while its chunks are computed."""
+    head = workload.shape.vocabulary * workload.shape.hidden
+    return float(HALF * head if workload.precision == "mixed" else 0)
 
 
 def _train_logits(workload: Workload) -> float:

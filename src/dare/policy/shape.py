@@ -25,7 +25,7 @@ class ModelShape:
     matrix_parameters: int
     """In matrix products: what mixed precision copies to 16 bits."""
     weight_size: int
-    """Bytes of one of the model's own weights: 4, or 2 where config.json names a 16-bit type."""
+    """Bytes of one of the model's own weights: 4, or 2 where they are loaded in a 16-bit type."""
     hidden: int
     intermediate: int
     """Width of the feed-forward part that one token passes through."""
@@ -37,12 +37,19 @@ class ModelShape:
     adapters: bool = False
     plain_head: bool = True
     """False: logits are changed after the last layer, so those of a whole batch exist at once."""
+    paged: bool = True
+    """Whether the paged decoder can read it; others are sampled by their own forward pass."""
     quantised: bool = False
 
 
-def shape_of(model: str | Path, peft: Mapping[str, Any] | None = None) -> ModelShape:
-    """The shape of `pocket`, a folder with a config.json, or a hub id; with adapters if asked."""
-    return shape_of_config(read_config(model), peft, name=str(model))
+def shape_of(
+    model: str | Path, peft: Mapping[str, Any] | None = None, dtype: str = "auto"
+) -> ModelShape:
+    """The shape of `pocket`, a folder with a config.json, or a hub id; with adapters if asked.
+
+    `dtype` is that of the weights; `auto` takes the one that config.json names, if any.
+    """
+    return shape_of_config(read_config(model), peft, dtype=dtype, name=str(model))
 
 
 def read_config(model: str | Path) -> Any:
@@ -70,14 +77,21 @@ def read_config(model: str | Path) -> Any:
 
 
 def shape_of_config(
-    config: Any, peft: Mapping[str, Any] | None = None, *, name: str = "config"
+    config: Any,
+    peft: Mapping[str, Any] | None = None,
+    *,
+    dtype: str = "auto",
+    name: str = "config",
 ) -> ModelShape:
     """Counts on a model without storage, built as training would build it."""
     import torch
     from transformers import AutoModelForCausalLM
 
+    from dare.policy.model import check_dtype
     from dare.policy.score import has_plain_head
 
+    found = check_dtype(dtype, torch.device("meta"), "model_init_kwargs.dtype")
+    kind = (config.dtype or torch.float32) if isinstance(found, str) else found
     text = config.get_text_config()
     layers, hidden, heads = (
         _number(text, field, name)
@@ -85,7 +99,7 @@ def shape_of_config(
     )
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
+            model = AutoModelForCausalLM.from_config(config, dtype=kind)
     except ValueError as error:
         reason = str(error).strip().splitlines()[0]
         fix = f"is no causal language model that transformers knows ({reason})"
@@ -116,8 +130,19 @@ def shape_of_config(
         vocabulary=head.shape[0],
         adapters=bool(peft),
         plain_head=has_plain_head(model),
+        paged=_can_page(model),
         quantised=getattr(config, "quantization_config", None) is not None,
     )
+
+
+def _can_page(model: Any) -> bool:
+    from dare.policy.paged.weights import DoesNotFit, decoder_of
+
+    try:
+        decoder_of(model)
+    except DoesNotFit:
+        return False
+    return True
 
 
 def _with_adapters(model: Any, peft: Mapping[str, Any]) -> Any:

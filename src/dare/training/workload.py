@@ -8,6 +8,7 @@ from typing import Any
 
 from dare.curriculum.estimators.build import wanted_scores
 from dare.errors import InvalidInput, require
+from dare.policy.gpus import Card
 from dare.policy.memory import (
     OPTIMISER_BYTES,
     OPTIMISER_STATES,
@@ -25,8 +26,16 @@ LORA = {"r": 16}
 """The adapters that are proposed where a run does not fit."""
 _SAMPLE = 256  # prompts that are read for their mean length
 _LARGEST = 256e6  # bytes of a data file that is still read for that
-# transformers refuses these where no GPU is; a plan is made on any machine.
-_OF_THE_DEVICE = ("bf16", "fp16", "tf32", "bf16_full_eval", "fp16_full_eval", "use_cpu")
+# Refused where no GPU is, or with other defaults there; a plan is made on any machine.
+_OF_THE_DEVICE = (
+    "bf16",
+    "fp16",
+    "tf32",
+    "bf16_full_eval",
+    "fp16_full_eval",
+    "use_cpu",
+    "gradient_checkpointing",
+)
 _SHARDING = ("deepspeed", "fsdp", "fsdp_config")
 
 
@@ -50,10 +59,12 @@ def workload_of(
     prompt_tokens: float | None = None,
     response_tokens: float | None = None,
     processes: int = 1,
+    card: Card | None = None,
 ) -> Planned:
     """What a step of this recipe does on each of `processes` devices. No weights are read.
 
     Mean lengths that are not given are measured (prompts) or assumed (responses at their limit).
+    Settings that depend on the device have their values on `card`, or on a GPU of today.
     """
     require(processes >= 1, "--processes", processes, "must be at least 1")
     for name, tokens in (("prompt", prompt_tokens), ("response", response_tokens)):
@@ -62,7 +73,8 @@ def workload_of(
     settings = config.curriculum_config()
     config.accumulation(settings.rollout_budget, processes)  # refuses an uneven split
     notes: list[str] = []
-    shape = recipe_shape(recipe, recipe.get("peft"))
+    mixed = _mixed(device, card)
+    shape = recipe_shape(recipe, recipe.get("peft"), mixed=mixed)
     if prompt_tokens is None:
         prompt_tokens, note = _prompt_tokens(recipe, config)
         notes.append(note)
@@ -86,8 +98,8 @@ def workload_of(
         generation_rows=config.generation_rows,
         score_batch_tokens=config.score_batch_tokens,
         scores=wanted_scores(settings) != "none" or settings.helps,
-        mixed_precision=bool(device.get("bf16") or device.get("fp16")),
-        gradient_checkpointing=bool(config.gradient_checkpointing),
+        mixed_precision=mixed,
+        gradient_checkpointing=device["gradient_checkpointing"] in (None, True),
         beta=config.beta,
         optim=str(getattr(config.optim, "value", config.optim)),
         processes=processes,
@@ -96,20 +108,24 @@ def workload_of(
     return Planned(workload, tuple(notes), str(recipe.get("model", "pocket")))
 
 
-def recipe_shape(recipe: Mapping[str, Any], peft: Mapping[str, Any] | None) -> ModelShape:
-    """The shape of a recipe's model, with these adapters or none."""
+def recipe_shape(
+    recipe: Mapping[str, Any], peft: Mapping[str, Any] | None, *, mixed: bool
+) -> ModelShape:
+    """The shape of a recipe's model, with these adapters or none, in the type it is loaded in."""
     model = recipe.get("model", "pocket")
     if not isinstance(model, str) or not model:
         raise InvalidInput("model", model, "name a folder, a hub id, or pocket")
     if peft is not None and not isinstance(peft, Mapping):
         raise InvalidInput("peft", peft, "is a mapping of LoRA's settings, as in {r: 16}")
-    return shape_of(model, peft)
+    given = (recipe.get("training") or {}).get("model_init_kwargs") or {}
+    usual = "bfloat16" if peft and mixed else "float32"  # as DareConfig.model_options has it
+    return shape_of(model, peft, "auto" if model == "pocket" else given.get("dtype", usual))
 
 
-def lora_shape(recipe: Mapping[str, Any]) -> ModelShape | None:
+def lora_shape(recipe: Mapping[str, Any], *, mixed: bool) -> ModelShape | None:
     """With the adapters that are proposed; None where they need settings that we do not know."""
     try:
-        return recipe_shape(recipe, LORA)
+        return recipe_shape(recipe, LORA, mixed=mixed)
     except InvalidInput:
         return None
 
@@ -120,6 +136,13 @@ def _settings(recipe: Mapping[str, Any]) -> tuple[DareConfig, dict[str, Any]]:
     apart = {name: training.pop(name, None) for name in (*_OF_THE_DEVICE, *_SHARDING)}
     training["use_cpu"] = True  # the plan itself runs on no device
     return resolved({**recipe, "training": training}), apart
+
+
+def _mixed(device: Mapping[str, Any], card: Card | None) -> bool:
+    """bf16 where it is asked for, or nothing is and the card can."""
+    if device["bf16"] is None and not device["fp16"]:
+        return card is None or card.bf16
+    return bool(device["bf16"] or device["fp16"])
 
 
 def _prompt_tokens(recipe: Mapping[str, Any], config: DareConfig) -> tuple[float, str]:
@@ -195,7 +218,11 @@ def _left_out(recipe: Mapping[str, Any], workload: Workload) -> list[str]:
     if sharding:
         notes.append(f"{sharding[0]}: sharding is not modelled; this is one whole copy a device")
     if workload.precision == "half" and not workload.shape.adapters:
-        notes.append("weights: 16 bits, as config.json says; no float32 master copy is kept")
+        notes.append("weights: trained in 16 bits, without a float32 master copy")
+    if not workload.shape.paged:
+        notes.append("responses: sampled by the model's own forward pass; its cache grows")
+    if ":" in str(training.get("generator", "")):
+        notes.append("generator: of your own, counted as if it were ours")
     if workload.shape.quantised:
         notes.append("weights: quantised ones are not modelled; these are the unquantised sizes")
     known = {*OPTIMISER_STATES, *OPTIMISER_BYTES}
