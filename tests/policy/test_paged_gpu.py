@@ -93,7 +93,8 @@ def test_sampling_and_the_mass_it_keeps(kernels, dtype, spread: float, sampling:
     # Sums in another order move an edge between two tokens by less than a millionth.
     assert (made[0] == made[1]).float().mean() > 0.9
     if sampling.temperature:
-        found = kernels.nucleus_log_mass(logits, *vars(sampling).values())
+        logit_kernels = pytest.importorskip("dare.policy.logit_kernels")
+        found = logit_kernels.nucleus_log_mass(logits, *vars(sampling).values())
         scaled = logits.float() / sampling.temperature
         kept = keep_nucleus(scaled, sampling.top_p, sampling.top_k)
         wanted = kept.logsumexp(-1) - scaled.logsumexp(-1)
@@ -115,3 +116,20 @@ def test_the_captured_step_samples_what_the_model_does(name: str) -> None:
         assert generator._paged is paged
     same = [np.array_equal(a, b) for a, b in zip(*found, strict=True)]
     assert np.mean(same) > 0.95  # a token on the edge of two may fall either way
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_normaliser_and_slope_of_the_log_softmax(dtype: torch.dtype) -> None:
+    logit_kernels = pytest.importorskip("dare.policy.logit_kernels")
+    logits = (3.0 * torch.randn(40, 10007, device="cuda")).to(dtype)
+    targets = torch.randint(10007, (40,), device="cuda")
+    grad = torch.randn(40, device="cuda")
+    scaled = (logits.float() / 0.6).requires_grad_()
+    wanted = scaled.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+    wanted.backward(grad)
+    normaliser, chosen, ahead = logit_kernels.normalise(logits, targets, 0.6, ahead=True)
+    assert (chosen - normaliser - wanted).abs().max() < 1e-4
+    above = (scaled > scaled.gather(-1, targets[:, None])).float()
+    assert (ahead - (scaled.softmax(-1) * above).sum(-1)).abs().max() < 1e-4
+    slope = logit_kernels.slope_(logits.clone(), targets, normaliser, grad, 0.6)
+    assert gap(slope, scaled.grad) < DTYPES[dtype]

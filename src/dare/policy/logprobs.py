@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-_CHUNK_ELEMENTS = 1 << 21  # float32 values alive at a time: 8 MB, on a GPU 16 times that
+_CHUNK_ELEMENTS = 1 << 21  # logits alive at a time: 8 MB in float32, on a GPU 270
 _FEW = 256  # most likely tokens among which the edge of the nucleus is looked for first
 
 
@@ -88,9 +88,7 @@ class _HeadLogProb(torch.autograd.Function):
         for part, logits in chunked_logits(hidden, weight, bias):
             if kept is not None and sampling is not None:
                 kept[part] = log_kept_mass(logits, sampling)
-            scaled = logits.float().div_(heat)
-            torch.logsumexp(scaled, -1, out=normaliser[part])
-            chosen[part] = scaled.gather(-1, targets[part, None])[:, 0]
+            normaliser[part], chosen[part] = _normalised(logits, targets[part], heat)
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser)
         ctx.heat, ctx.dtype = heat, compute_dtype(weight)
         if kept is not None:
@@ -113,11 +111,9 @@ class _HeadLogProb(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             cast = weight.to(ctx.dtype)
             for part, logits in chunked_logits(hidden, cast, bias, dtype=ctx.dtype):
-                scaled = logits.float().div_(ctx.heat)
-                slope = scaled.sub_(normaliser[part, None]).exp_().mul_(-grad[part, None])
-                slope.scatter_add_(-1, targets[part, None], grad[part, None])
+                slope = _slope(logits, targets[part], normaliser[part], grad[part], ctx.heat)
                 if bias_slope is not None:
-                    bias_slope += slope.sum(0)
+                    bias_slope += slope.sum(0, dtype=torch.float32)
                 if weight_slope is not None:
                     _add_product(weight_slope, slope, hidden[part], ctx.dtype)
                 if hidden_slope is not None:
@@ -136,6 +132,28 @@ class _HeadLogProb(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _normalised(logits: Tensor, targets: Tensor, heat: float) -> tuple[Tensor, Tensor]:
+    """log of the normaliser and the scaled logit of each target, in float32."""
+    kernels = gpu_kernels() if logits.is_cuda else None
+    if kernels is not None:
+        normaliser, chosen, _ = kernels.normalise(logits, targets, heat)
+        return normaliser, chosen
+    scaled = logits.float().div_(heat)
+    return scaled.logsumexp(-1), scaled.gather(-1, targets[:, None])[:, 0]
+
+
+def _slope(
+    logits: Tensor, targets: Tensor, normaliser: Tensor, grad: Tensor, heat: float
+) -> Tensor:
+    """grad times the slope of the log-prob in the scaled logits; the logits are not kept."""
+    kernels = gpu_kernels() if logits.is_cuda else None
+    if kernels is not None:
+        slope: Tensor = kernels.slope_(logits, targets, normaliser, grad, heat)
+        return slope
+    softmax = logits.float().div_(heat).sub_(normaliser[:, None]).exp_()
+    return softmax.mul_(-grad[:, None]).scatter_add_(-1, targets[:, None], grad[:, None])
 
 
 def _add_product(total: Tensor, slope: Tensor, hidden: Tensor, dtype: torch.dtype) -> None:
@@ -193,11 +211,11 @@ def log_kept_mass(logits: Tensor, sampling: Sampling) -> Tensor:
     kept = torch.zeros(len(logits), dtype=torch.float32, device=logits.device)
     if sampling.top_p == 1.0 and sampling.top_k == 0:
         return kept
-    kernel = _nucleus_kernel() if logits.is_cuda and sampling.top_k == 0 else None
+    kernels = gpu_kernels() if logits.is_cuda else None
+    if kernels is not None:
+        found: Tensor = kernels.nucleus_log_mass(logits, *astuple(sampling))
+        return found.clamp_(max=0.0)
     for part in parts(logits, logits.shape[-1]):
-        if kernel is not None:
-            kept[part] = kernel(logits[part], sampling.temperature, sampling.top_p)
-            continue
         scaled = logits[part].float() / sampling.temperature
         whole = scaled.logsumexp(-1)
         kept[part] = keep_nucleus(scaled, sampling.top_p, sampling.top_k).logsumexp(-1) - whole
@@ -205,15 +223,33 @@ def log_kept_mass(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 @functools.cache
-def _nucleus_kernel() -> Callable[[Tensor, float, float], Tensor] | None:
-    """A GPU's own way to the nucleus, where it can be compiled: no sorting, no copies."""
+def gpu_kernels() -> Any:
+    """`logit_kernels`, or None where Triton is not installed."""
     try:
-        kernels = importlib.import_module("dare.policy.paged.kernels")
+        return importlib.import_module("dare.policy.logit_kernels")
     except ImportError:
         return None
-    found: Callable[[Tensor, float, float], Tensor] | None
-    found = getattr(kernels, "nucleus_log_mass", None)
-    return found
+
+
+@torch.no_grad()
+def both_of(
+    logits: Tensor, targets: Tensor, sampling: Sampling, *, margin: float, drawn: bool
+) -> Tensor:
+    """[2, N]: `selected_logprob` and `sampling_logprob`, in one pass where a GPU has kernels."""
+    heat, top_p, top_k = astuple(sampling)
+    kernels = gpu_kernels() if logits.is_cuda else None
+    if kernels is None:
+        full = selected_logprob(logits, targets, heat)
+        if top_p == 1.0 and top_k == 0:
+            return torch.stack([full, full])
+        exact = sampling_logprob(logits, targets, heat, top_p, top_k, margin=margin, drawn=drawn)
+        return torch.stack([full, exact])
+    normaliser, chosen, ahead = kernels.normalise(logits, targets, heat, ahead=not drawn)
+    full = chosen - normaliser
+    exact = (full - log_kept_mass(logits, sampling)).clamp_(max=0.0)
+    if not drawn and top_p < 1.0:
+        exact = exact.masked_fill(ahead >= top_p + margin, -torch.inf)
+    return torch.stack([full, exact])
 
 
 @torch.no_grad()
@@ -305,6 +341,8 @@ def _descending(values: Tensor) -> Tensor:
 
 def parts(rows: Tensor, vocabulary: int) -> list[slice]:
     """Stretches of rows whose float32 logits are few enough to hold at a time."""
-    limit = _CHUNK_ELEMENTS if rows.device.type == "cpu" else 16 * _CHUNK_ELEMENTS
+    limit = _CHUNK_ELEMENTS
+    if rows.device.type != "cpu":  # kernels hold them in 16 bits, once
+        limit *= 16 if gpu_kernels() is None else 64
     size = max(1, limit // max(1, vocabulary))
     return [slice(start, start + size) for start in range(0, len(rows), size)]

@@ -68,12 +68,9 @@ its copy; the activation, up and their product."""
 EXTRA_STATES = 2
 """Hidden states kept beside one a layer: after the last layer and after the last norm."""
 
-CHUNK = 1 << 25
-"""Logits that are held at a time on a GPU, 16 x `dare.policy.logprobs._CHUNK_ELEMENTS`."""
-CHUNK_BUFFERS_TRAIN = 3
-"""float32 buffers of a chunk: logits, their exponentials, the slope in the weights' type."""
-CHUNK_BUFFERS_SCORE = 5
-"""The same with a nucleus: logits, scaled, cut off, chances and those of likelier tokens."""
+CHUNK = 1 << 27
+"""Logits that are held at a time on a GPU, 64 x `dare.policy.logprobs._CHUNK_ELEMENTS`: once, in
+the dtype of products; the kernels write nothing else of their size."""
 HEAD_GRADIENTS = 1
 """float32 matrices [V, H]: the sum of the head's gradient; products are added to it in place."""
 HEAD_ROWS = 8
@@ -335,7 +332,7 @@ def _score(workload: Workload) -> Moment:
     responses = tokens * workload.response_tokens / sequence
     hidden, wide = FORWARD[workload.precision]
     if shape.plain_head:
-        logits = min(CHUNK, responses * shape.vocabulary) * FLOAT * CHUNK_BUFFERS_SCORE
+        logits = min(CHUNK, responses * shape.vocabulary) * _product(workload)
     else:
         logits = responses * shape.vocabulary * WHOLE_LOGITS[workload.precision]
     return _moment(
@@ -470,9 +467,14 @@ def _head_cast(workload: Workload) -> float:
     return float(HALF * head if workload.precision == "mixed" else 0)
 
 
+def _product(workload: Workload) -> int:
+    """Bytes of a number that a matrix product gives."""
+    return FLOAT if workload.precision == "float" else HALF
+
+
 def _train_logits(workload: Workload) -> float:
     shape = workload.shape
     logits = workload.per_device_train_batch_size * workload.response_tokens * shape.vocabulary
     if shape.plain_head:
-        return min(CHUNK, logits) * FLOAT * CHUNK_BUFFERS_TRAIN
+        return min(CHUNK, logits) * _product(workload)
     return logits * WHOLE_LOGITS[workload.precision]

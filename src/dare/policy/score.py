@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from dare.policy.batching import IntArray, Layout, TokenBatch, layout_of
 from dare.policy.logprobs import Sampling as Sampling
 from dare.policy.logprobs import (
+    both_of,
     chunked_logits,
     head_logprob,
     log_kept_mass,
-    sampling_logprob,
     selected_logprob,
 )
 from dare.policy.packed_attention import bare, packed_attention, through_backward
@@ -126,15 +126,10 @@ def both_logprobs(
     model: nn.Module, batch: TokenBatch, sampling: Sampling, *, drawn: bool = False
 ) -> Tensor:
     """[2, N]: over the full vocabulary, and of the distribution sampled from. No gradient."""
-    heat, top_p, top_k = sampling.temperature, sampling.top_p, sampling.top_k
 
     def both(logits: Tensor, targets: Tensor) -> Tensor:
-        full = selected_logprob(logits, targets, heat)
-        if top_p == 1.0 and top_k == 0:
-            return torch.stack([full, full])
         margin = 1e-4 if logits.dtype == torch.float32 else 0.03
-        exact = sampling_logprob(logits, targets, heat, top_p, top_k, margin=margin, drawn=drawn)
-        return torch.stack([full, exact])
+        return both_of(logits, targets, sampling, margin=margin, drawn=drawn)
 
     def chunked(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         found = [

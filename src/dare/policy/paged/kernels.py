@@ -7,8 +7,9 @@ import torch
 import triton
 import triton.language as tl
 
-_SEARCH = 8  # thresholds tried in one pass over a row of logits
-_BLOCK = 4096  # logits a program looks at together
+from dare.policy.logit_kernels import BLOCK, SEARCH, nucleus, order_key, spare_bits, top_of
+
+_LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -215,7 +216,7 @@ def attend(query, keys, values, slots, scale, out, scratch=None):
     splits = 1 if scratch is None else scratch[1].shape[-1]
     group = heads // shared
     parts, high, total = (out, out, out) if scratch is None else scratch
-    wide = triton.next_power_of_2(depth)
+    wide = max(16, triton.next_power_of_2(depth))  # the least a matrix unit takes
     _attend_kernel[(rows, shared, splits)](
         query, keys, values, slots.table, slots.prefix, slots.own, slots.alive, parts, high, total,
         slots.table.shape[1], scale, heads, shared, PAGE=page, D=depth, BD=wide, G=group,
@@ -230,96 +231,6 @@ def attend(query, keys, values, slots, scale, out, scratch=None):
 
 
 @triton.jit
-def _key(x):
-    """An integer that orders as the float32 does (the two zeros aside)."""
-    bits = x.to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
-
-
-@triton.jit
-def _edge(
-    logits, vocabulary, low, high, share, whole, top, slope,
-    COUNT: tl.constexpr, SHIFT: tl.constexpr, W: tl.constexpr, B: tl.constexpr,
-):  # fmt: skip
-    """(t, weight, all): the largest key t in [low, high] whose tokens, those with a key of t or
-    more, weigh at least `share` of all; their weight; and the weight of all tokens.
-
-    A token weighs exp2((x - top) slope), or 1 with COUNT, where `share` is their number and not a
-    share. Keys below `low` are known not to be it. `whole` is 0 where all means all tokens. Each
-    pass tries W keys, so that a range of n takes log n / log W passes.
-    """
-    lane = tl.arange(0, W).to(tl.int64)
-    low, high = low.to(tl.int64), high.to(tl.int64)  # a range of float32 keys exceeds 32 bits
-    inside = 0.0
-    every = 0.0
-    passes = 0
-    while ((high > low) | (passes == 0)) & (passes < 64):  # NaN must not keep a GPU busy for ever
-        passes += 1
-        step = tl.maximum((high - low + W) // W, 1)
-        tries = tl.minimum(low + lane * step, high + 1).to(tl.int32)
-        held = tl.zeros([W, B], tl.float32)
-        rest = tl.zeros([B], tl.float32)
-        for start in range(0, vocabulary, B):
-            place = start + tl.arange(0, B)
-            x = tl.load(logits + place, mask=place < vocabulary, other=-float("inf")).to(tl.float32)
-            key = _key(x) >> SHIFT
-            if COUNT:
-                weight = tl.where(place < vocabulary, 1.0, 0.0)
-            else:
-                weight = tl.exp2((x - top) * slope)
-            rest += weight
-            held += tl.where(key[None, :] >= tries[:, None], weight[None, :], 0.0)
-        sums = tl.sum(held, 1)
-        every = tl.sum(rest, 0)
-        if COUNT:
-            goal = share
-        else:
-            goal = share * tl.where(whole > 0.0, whole, every)
-        # The first of the tries is `low` itself, which holds enough whatever rounding says.
-        enough = ((sums >= goal) & (tries <= high)) | (lane == 0)
-        taken = tl.sum(enough.to(tl.int64), 0) - 1
-        inside = tl.sum(tl.where(lane == taken, sums, 0.0), 0)
-        low = low + taken * step
-        high = tl.minimum(high, low + step - 1)
-    return low.to(tl.int32), inside, every
-
-
-@triton.jit
-def _nucleus(
-    logits, vocabulary, top, heat, top_p, top_k,
-    NUCLEUS: tl.constexpr, SHIFT: tl.constexpr, W: tl.constexpr, B: tl.constexpr,
-):  # fmt: skip
-    """(smallest key inside, weight inside, weight of all tokens) of the set sampled from."""
-    slope = 1.4426950408889634 / heat
-    high = _key(top) >> SHIFT
-    low = _key(top * 0.0 - float("inf")) >> SHIFT
-    whole = 0.0
-    if top_k > 0 and top_k < vocabulary:
-        low, _, _ = _edge(logits, vocabulary, low, high, top_k, 0.0, top, slope, True, SHIFT, W, B)
-        _, whole, _ = _edge(logits, vocabulary, low, low, 1.0, 0.0, top, slope, False, SHIFT, W, B)
-    if NUCLEUS:
-        # All tokens this far below the first weigh less than 1 - top_p together: the edge is
-        # above, which spares a pass or two.
-        far = top - heat * tl.log(vocabulary / tl.maximum(1.0 - top_p, 1e-7))
-        low = tl.maximum(low, (_key(far) >> SHIFT) - 1)
-        share = top_p
-    else:
-        high = low
-        share = 0.0
-    return _edge(logits, vocabulary, low, high, share, whole, top, slope, False, SHIFT, W, B)
-
-
-@triton.jit
-def _top(logits, vocabulary, B: tl.constexpr):
-    best = tl.full([B], -float("inf"), tl.float32)
-    for start in range(0, vocabulary, B):
-        place = start + tl.arange(0, B)
-        x = tl.load(logits + place, mask=place < vocabulary, other=-float("inf")).to(tl.float32)
-        best = tl.maximum(best, x)
-    return tl.max(best, 0)
-
-
-@triton.jit
 def _sample_kernel(
     logits, noise, ends, token, own, row_of, written, budget, alive, out, length, stopped,
     vocabulary, longest, heat, top_p, top_k,
@@ -331,7 +242,7 @@ def _sample_kernel(
         row = tl.load(row_of + slot).to(tl.int64)
         count = tl.load(written + slot)
         mine = logits + slot * vocabulary
-        top = _top(mine, vocabulary, B)
+        top = top_of(mine, vocabulary, B)
         if GREEDY:
             found = tl.full([B], vocabulary, tl.int32)
             for start in range(0, vocabulary, B):
@@ -340,10 +251,10 @@ def _sample_kernel(
                 found = tl.minimum(found, tl.where(x.to(tl.float32) == top, place, vocabulary))
             choice = tl.min(found, 0)
         else:
-            edge, inside, _ = _nucleus(
+            edge, inside, _ = nucleus(
                 mine, vocabulary, top, heat, top_p, top_k, NUCLEUS, SHIFT, W, B
             )
-            slope = 1.4426950408889634 / heat
+            slope = _LOG2E / heat
             level = tl.load(noise + row * longest + count) * inside
             run = 0.0
             base = 0.0
@@ -353,7 +264,7 @@ def _sample_kernel(
                 place = start + tl.arange(0, B)
                 x = tl.load(mine + place, mask=place < vocabulary, other=-float("inf"))
                 x = x.to(tl.float32)
-                kept = ((_key(x) >> SHIFT) >= edge) & (place < vocabulary)
+                kept = ((order_key(x) >> SHIFT) >= edge) & (place < vocabulary)
                 run += tl.sum(tl.where(kept, tl.exp2((x - top) * slope), 0.0), 0)
                 last = tl.maximum(last, tl.max(tl.where(kept, place, 0), 0))
                 if run <= level:
@@ -361,7 +272,7 @@ def _sample_kernel(
                     first = start + B
             place = first + tl.arange(0, B)
             x = tl.load(mine + place, mask=place < vocabulary, other=-float("inf")).to(tl.float32)
-            kept = ((_key(x) >> SHIFT) >= edge) & (place < vocabulary)
+            kept = ((order_key(x) >> SHIFT) >= edge) & (place < vocabulary)
             sums = base + tl.cumsum(tl.where(kept, tl.exp2((x - top) * slope), 0.0), 0)
             # Rounding may put the level beyond the last sum: the last token kept is meant then.
             choice = tl.minimum(first + tl.sum((sums <= level).to(tl.int32), 0), last)
@@ -386,33 +297,5 @@ def sample(logits, slots, outputs, sampling):
         slots.budget, slots.alive, outputs.tokens, outputs.length, outputs.stopped,
         logits.shape[1], outputs.tokens.shape[1], 1.0 if greedy else sampling.temperature,
         sampling.top_p, sampling.top_k, GREEDY=greedy, NUCLEUS=sampling.top_p < 1.0,
-        ENDS=len(outputs.ends), SHIFT=_shift(logits), W=_SEARCH, B=_BLOCK, num_warps=16,
+        ENDS=len(outputs.ends), SHIFT=spare_bits(logits), W=SEARCH, B=BLOCK, num_warps=16,
     )  # fmt: skip
-
-
-@triton.jit
-def _log_mass_kernel(
-    logits, out, vocabulary, heat, top_p, top_k,
-    NUCLEUS: tl.constexpr, SHIFT: tl.constexpr, W: tl.constexpr, B: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    mine = logits + row * vocabulary
-    top = _top(mine, vocabulary, B)
-    _, inside, every = _nucleus(mine, vocabulary, top, heat, top_p, top_k, NUCLEUS, SHIFT, W, B)
-    tl.store(out + row, tl.log(inside / every))
-
-
-def nucleus_log_mass(logits, temperature, top_p, top_k=0):
-    """log of the share of probability that top-k and nucleus keep, [N] in float32."""
-    out = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
-    if len(logits):
-        _log_mass_kernel[(len(logits),)](
-            logits, out, logits.shape[1], temperature, top_p, top_k,
-            NUCLEUS=top_p < 1.0, SHIFT=_shift(logits), W=_SEARCH, B=_BLOCK, num_warps=16,
-        )  # fmt: skip
-    return out
-
-
-def _shift(logits):
-    """Low bits that say nothing: those that a 16-bit number does not have."""
-    return {torch.bfloat16: 16, torch.float16: 13}.get(logits.dtype, 0)
