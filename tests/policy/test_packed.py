@@ -221,7 +221,7 @@ def test_the_kernel_is_told_all_that_it_must_know(monkeypatch, heads, shared, te
     found, _ = attend_packed(module_of(heads, shared), query, key, value, None, **given)
     torch.testing.assert_close(found, by_hand(query, key, value, edges, 0.3))
     monkeypatch.setattr(attention, "_by_padding", lambda *_: "padded")
-    for more in ({"dropout": 0.1}, {"s_aux": torch.zeros(heads)}):
+    for more in ({"dropout": 0.1}, {"position_bias": torch.zeros(1, heads, 6, 6)}):
         found, _ = attend_packed(module_of(heads, shared), query, key, value, None, **given, **more)
         assert found == "padded"
 
@@ -248,8 +248,9 @@ def test_what_cannot_be_answered_is_an_error():
         attend_packed(module, query, key, value, None, sliding_window=5, **given)
     with pytest.raises(RuntimeError, match="not causal"):
         attend_packed(module, query, key, value, None, is_causal=False, **given)
-    with pytest.raises(ValueError, match="softcap"):
-        attend_packed(module, query, key, value, None, softcap=30.0, **given)
+    for asked in ({"softcap": 30.0}, {"s_aux": torch.zeros(2)}):
+        with pytest.raises(RuntimeError, match=f"attends with {next(iter(asked))}"):
+            attend_packed(module, query, key, value, None, **asked, **given)
     wide, _ = attend_packed(module, query, key, value, None, sliding_window=6, **given)
     torch.testing.assert_close(wide, by_hand(query, key, value, edges, None))
 

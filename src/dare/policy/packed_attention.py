@@ -27,6 +27,8 @@ _WITHOUT_EFFECT = {
     "use_cache",
     "deterministic",
 }
+# What sdpa cannot do either, and in some versions of transformers leaves out without a word.
+_NOT_BY_SDPA = ("softcap", "s_aux")
 # Before torch 2.12 the kernel takes shared heads without being told.
 _TELL_SHARED = "enable_gqa" in signature(varlen_attn).parameters
 
@@ -55,6 +57,9 @@ def attend_packed(
     window = rest.pop("sliding_window", None)
     if window is not None and window < max_length_q:
         raise RuntimeError(f"{type(module).__name__} has a sliding window: pad its sequences")
+    for name in _NOT_BY_SDPA:
+        if rest.pop(name, None) is not None:
+            raise RuntimeError(f"{type(module).__name__} attends with {name}: pad its sequences")
     if torch.is_autocast_enabled(query.device.type):
         # Rotation by float32 angles leaves queries and keys in float32.
         dtype = torch.get_autocast_dtype(query.device.type)
