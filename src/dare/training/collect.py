@@ -25,20 +25,31 @@ from dare.policy.score import Scores
 from dare.rewards.calling import Rewards
 from dare.training.prompts import PromptStore
 
+KNOBS = {
+    "generate": ("max_completion_length", "not even one response at a time fits; lower it"),
+    "score": ("score_batch_tokens", "lower it"),
+    "refresh": ("score_batch_tokens", "lower it"),
+    "train": ("per_device_train_batch_size", "halve it, or set gradient_checkpointing: true"),
+}
+"""The setting that a phase's memory hangs on, and what to do about it."""
+
 
 @dataclass
 class Phases:
-    """Seconds and tokens of each phase of a step."""
+    """Seconds and tokens of each phase of a step, and the phase of `now` (the last one begun)."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
+    now: str = ""
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
         """Add the time of this block to phase `name`."""
         start = time.perf_counter()
+        self.now = name
         try:
             yield
+            self.now = ""
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 

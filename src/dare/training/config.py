@@ -115,7 +115,7 @@ class DareConfig(TrainingArguments):
         default=512, metadata={"help": "Rollouts decoded at once on a device."}
     )
     score_batch_tokens: int = field(
-        default=16384, metadata={"help": "Padded tokens of one scoring forward pass."}
+        default=16384, metadata={"help": "Tokens of one scoring pass; halved when memory runs out."}
     )
     eval_temperature: float = field(
         default=0.0, metadata={"help": "Temperature of evaluation; 0 is greedy."}

@@ -32,7 +32,7 @@ from dare.rewards.calling import RewardFunction, Rewards
 from dare.state import load_state, save_state
 from dare.training import checkpoint
 from dare.training.callbacks import StepEnd, stop_on_signals
-from dare.training.collect import Collector, Phases
+from dare.training.collect import KNOBS, Collector, Phases
 from dare.training.config import DareConfig
 from dare.training.evaluate import evaluate_policy
 from dare.training.prompts import PromptStore
@@ -124,7 +124,7 @@ class DareTrainer(Trainer):
         self._services = services or Services()
         self.curriculum: Curriculum | None = None
         self.folder = RunFolder(str(args.output_dir), writes=self.is_world_process_zero())
-        self._waiting: list[dict[str, Any]] = []
+        self._waiting: list[dict[str, Any] | None] = []
         self._phases = Phases()
         self._record: dict[str, Any] | None = None
         self._own_pass: OwnPass | None = None
@@ -164,11 +164,27 @@ class DareTrainer(Trainer):
         self._start(found)
         with stop_on_signals(self):
             start = None if found is None else str(found)
-            result = super().train(start, trial, ignore_keys_for_eval)
+            try:
+                result = super().train(start, trial, ignore_keys_for_eval)
+            except torch.OutOfMemoryError as error:
+                raise self._out_of_memory(error) from error
+        self.policy.close()
         self._flush()
         if self._unscored.exceeded:
             raise self._unscored.error(str(run))
         return result
+
+    def _out_of_memory(self, error: torch.OutOfMemoryError) -> InvalidInput:
+        """Which phase ran out, which setting helps, and what is left."""
+        kept = checkpoint.newest(self.folder.path)
+        saved = "no checkpoint was written yet"
+        if kept is not None:
+            saved = f"{kept} is intact: continue with dare train --resume {self.folder.path}"
+        field, fix = KNOBS.get(self._phases.now, KNOBS["train"])
+        line = str(error).partition("\n")[0].partition(". GPU")[0]
+        phase = self._phases.now or "the optimiser's step"
+        fix = f"out of memory in {phase} ({line}): {fix}; `dare plan` shows what fits; {saved}"
+        return InvalidInput(field, getattr(self.args, field), fix)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """A clock: one tick a micro-batch. What a step trains on is planned when it begins."""
@@ -181,8 +197,11 @@ class DareTrainer(Trainer):
         """Plan and roll out at the first tick of a step; train on one micro-batch each tick."""
         if not self._waiting:
             self._waiting = self._collect()
+        batch = self._waiting.pop(0)
+        if batch is None:
+            return torch.zeros((), device=self.accelerator.device)
         with self._phases.measure("train"):
-            loss = super().training_step(model, self._waiting.pop(0), num_items_in_batch)
+            loss = super().training_step(model, batch, num_items_in_batch)
         self._loss += float(loss)
         return loss
 
@@ -210,8 +229,9 @@ class DareTrainer(Trainer):
         loss = output.loss * self._processes
         return (loss, None) if return_outputs else loss
 
-    def _collect(self) -> list[dict[str, Any]]:
-        """Roll out probe plans, then the step's own; returns this process's micro-batches."""
+    def _collect(self) -> list[dict[str, Any] | None]:
+        """Roll out probe plans, then the step's own; returns this process's micro-batches, one a
+        tick, None where there is nothing to do."""
         curriculum = self._live()
         self._phases, self._loss = Phases(), 0.0
         self._totals = {"clipped": 0.0, "kl": 0.0}
@@ -242,7 +262,7 @@ class DareTrainer(Trainer):
             return []
         return [kind for kind in list(Conditioning) if kind != Conditioning.PLAIN]
 
-    def _micro_batches(self, plan: StepPlan, batch: TrainBatch) -> list[dict[str, Any]]:
+    def _micro_batches(self, plan: StepPlan, batch: TrainBatch) -> list[dict[str, Any] | None]:
         prompts = self._training_prompts(plan, batch)
         rows = trained_rows(batch, self.args.beta)
         self._own_pass = OwnPass(batch)
@@ -257,11 +277,14 @@ class DareTrainer(Trainer):
             count=self.args.gradient_accumulation_steps,
             rank=self._rank,
             processes=self._processes,
+            all_of_them=self.is_deepspeed_enabled,
             reference=reference,
         )
         length = batch.rollouts.length_R
         self._phases.count("trained", int(sum(length[part["rows"]].sum() for part in micro)))
-        return micro
+        # Idle ticks come first: gradients are exchanged at the last one, which must have some.
+        idle = [None] * (self.args.gradient_accumulation_steps - len(micro))
+        return [*idle, *micro]
 
     def _score_untrained(self, batch: TrainBatch, trained: IntArray) -> None:
         """Plain rollouts that teach nothing, for estimators that read the log-probs of all."""

@@ -38,12 +38,20 @@ def micro_batches(
     count: int,
     rank: int,
     processes: int,
+    all_of_them: bool = False,
     reference: Array | None = None,
 ) -> list[dict[str, Any]]:
-    """This process's share of the rows in `count` micro-batches with about as many tokens each."""
+    """This process's share of the rows, with about as many tokens in each micro-batch.
+
+    At most `count` of them: each is as large as one of all rollouts in `count` parts, and rollouts
+    without a gradient are not read, so that fewer will do. `all_of_them` is for engines that count
+    backward passes themselves.
+    """
     layout = policy.layout
-    lengths = np.array([len(prompts[row]) + batch.rollouts.length_R[row] for row in rows], int)
-    hands = shares(lengths, processes, count, packed=layout.packed)
+    every = np.array([len(prompt) for prompt in prompts], int) + batch.rollouts.length_R
+    lengths = every[rows]
+    needed = count if all_of_them else max(1, -(-count * int(lengths.sum()) // max(1, int(every.sum()))))
+    hands = shares(lengths, processes, needed, packed=layout.packed)
     result = []
     for part in hands[rank]:
         if len(part):
