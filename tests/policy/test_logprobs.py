@@ -13,8 +13,8 @@ from scipy import stats
 
 from dare.curriculum.arrays import keyed_rng
 from dare.policy import logprobs
-from dare.policy.generate import sample_tokens
 from dare.policy.logprobs import keep_nucleus, sampling_logprob, selected_logprob
+from dare.policy.sampling import sample_tokens
 from dare.policy.score import Sampling
 
 shapes = st.tuples(st.integers(1, 7), st.integers(2, 40), st.integers(0, 2**31))

@@ -158,14 +158,13 @@ def test_adapters_are_part_of_the_policy() -> None:
     assert not same(moved, plain)
 
 
-def test_new_weights_are_seen_after_sync_and_not_before() -> None:
+def test_new_weights_are_seen_after_sync() -> None:
     model = build("taught")
     generator = TransformersGenerator(lambda: model, pad_id=0, end_ids=[1], paged=True)
     first = generator.generate(request(), Sampling(1.0))
     with torch.no_grad():
         for layer in model.model.layers:
             layer.mlp.down_proj.weight.mul_(-2.0)
-    assert same(generator.generate(request(), Sampling(1.0)), first)
     generator.sync()
     second = generator.generate(request(), Sampling(1.0))
     assert not same(second, first)

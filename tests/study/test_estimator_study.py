@@ -12,6 +12,7 @@ import torch
 
 import tiny
 from dare import InvalidInput
+from dare.curriculum import Curriculum
 from dare.curriculum.arrays import keyed_rng
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.rollouts import RolloutBatch
@@ -19,7 +20,7 @@ from dare.study.estimators import ESTIMATORS, EstimatorStudy, Measurement, choos
 from dare.study.views import NewestView
 
 TIMING = ("seconds", "time", "memory_mb")
-PROMPTS, ROLLOUTS, STEPS = 10, 6, 4
+PROMPTS, ROLLOUTS, STEPS = 10, 6, 6
 
 
 def made(folder: Path, **changes: Any) -> Any:
@@ -55,8 +56,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Snapshots,
     return folder, *studied(folder)
 
 
-def test_the_run_is_the_one_without_the_study(run: Any, tmp_path: Path) -> None:
+def test_the_run_is_the_one_without_the_study(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, watched, _, _ = run
+    # Some that watch read the log-probs of every rollout: the run scores them all then.
+    monkeypatch.setattr(Curriculum, "wants_scores", "all")
     alone = made(tmp_path)
     alone.train()
     for name in ("selections.jsonl", "samples.jsonl"):

@@ -17,7 +17,7 @@ from dare.policy.batching import Layout
 @pytest.fixture
 def packed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: every batch of given tokens is packed."""
-    for user in ("training.trainer", "training.collect", "policy.score", "policy.embed"):
+    for user in ("policy.policy", "policy.score", "policy.embed", "policy.entropy"):
         monkeypatch.setattr(f"dare.{user}.layout_of", lambda model, pad: Layout(True, pad))
 
 
@@ -63,7 +63,7 @@ def test_mixed_precision_trains_float32_weights(
         trainer = tiny.trainer(
             tmp_path / str(bf16), bf16=bf16, max_steps=1, callbacks=[watch], preset="grpo"
         )
-        generate, replayed = trainer.generator.generate, iter(list(written))
+        generate, replayed = trainer.policy.generator.generate, iter(list(written))
 
         def kept(request: Any, sampling: Any, generate: Any = generate) -> Any:
             written.append(generate(request, sampling))
@@ -73,7 +73,7 @@ def test_mixed_precision_trains_float32_weights(
             return next(replayed)
 
         # What is drawn would differ here and there; the second run trains on what the first drew.
-        trainer.generator.generate = again if bf16 else kept  # type: ignore[method-assign]
+        trainer.policy.generator.generate = again if bf16 else kept  # type: ignore[method-assign]
         trainer.train()
         (gradient,) = watch.seen
         assert {value.dtype for value in gradient.values()} == {torch.float32}

@@ -74,7 +74,7 @@ def test_the_judge_gets_its_question_and_the_policy_writes_the_reply(tmp_path: P
 def test_the_entropy_is_that_of_the_prefix_which_the_policy_wrote(tmp_path: Path) -> None:
     trainer = made(tmp_path, "edco", max_steps=1)
     trainer._start(None)
-    generate, written = trainer.collector.generator.generate, []
+    generate, written = trainer.policy.generator.generate, []
 
     def watched(request: Any, sampling: Sampling) -> Any:
         assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.6, 1.0, 0)
@@ -83,7 +83,7 @@ def test_the_entropy_is_that_of_the_prefix_which_the_policy_wrote(tmp_path: Path
         written.extend(zip(request.prompts, found.tokens, strict=True))
         return found
 
-    trainer.collector.generator.generate = watched
+    trainer.policy.generator.generate = watched
     rows = np.array([7, 0, 3, 11, 4])
     values, tokens = trainer.curriculum.services.entropy(rows)
     assert tokens == sum(len(response) for _, response in written) > 0

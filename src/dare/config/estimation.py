@@ -54,7 +54,7 @@ class EstimatorConfig:
     `auto` picks it online by how well it predicts each new group; 0 never forgets."""
     prior_strength: float = 0.1
     """Rollouts that a cold-start estimate counts for once the prompt has been seen."""
-    refresh_share: float = 0.15
+    refresh_share: float = 0.10
     """Tokens spent on rescoring buffered rollouts and on reading solutions again, as a share of
     the step's own tokens."""
     posterior_discount: float = 0.5

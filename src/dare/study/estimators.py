@@ -183,7 +183,8 @@ def watch(
     teacher: TeacherHead | None = None,
     save: Save | None = None,
 ) -> EstimatorStudy:
-    """Let the estimators watch a trainer's run. It trains, selects and counts as without them.
+    """Let the estimators watch a trainer's run. It trains, selects and counts as without them,
+    but that it scores every rollout, since some of them read all log-probs.
 
     `save` is given all points so far whenever one has been measured.
     """

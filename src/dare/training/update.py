@@ -7,6 +7,7 @@ and today's score of replayed ones: no other pass is made for either.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,8 @@ def micro_batches(
     layout = policy.layout
     every = np.array([len(prompt) for prompt in prompts], int) + batch.rollouts.length_R
     lengths = every[rows]
-    needed = count if all_of_them else max(1, -(-count * int(lengths.sum()) // max(1, int(every.sum()))))
+    busy = float(lengths.sum()) / max(1, int(every.sum()))
+    needed = count if all_of_them else max(1, math.ceil(count * busy))
     hands = shares(lengths, processes, needed, packed=layout.packed)
     result = []
     for part in hands[rank]:

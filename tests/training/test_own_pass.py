@@ -1,0 +1,151 @@
+"""No pass twice: what the update computes of its rollouts is what a scoring pass would find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tiny
+from dare import InvalidInput
+from dare.policy.logprobs import Sampling
+from dare.policy.policy import Policy
+from dare.training import checkpoint
+from dare.training.update import micro_batches, trained_rows
+
+SAMPLING = {"temperature": 0.7, "top_p": 0.9}
+
+
+def scored_again(trainer: Any, rows: np.ndarray) -> np.ndarray:
+    buffer = trainer.curriculum.buffer
+    batch = buffer.batch(rows)
+    prompts = [trainer.store.tokens(int(row)) for row in batch.prompt_R]
+    responses = [batch.response(row) for row in range(len(batch))]
+    return trainer.policy.score(prompts, responses, Sampling(0.7, 0.9), drawn=True)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_behaviour_log_probs_are_those_of_a_scoring_pass(bf16: bool, tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, max_steps=2, learning_rate=0.0, bf16=bf16, **SAMPLING)
+    trainer.train()
+    buffer = trainer.curriculum.buffer
+    known = np.flatnonzero(buffer.has_behaviour)
+    assert len(known) > 8
+    found = scored_again(trainer, known)
+    apart = 0.1 if bf16 else 1e-4
+    assert np.abs(buffer["behaviour"][known] - found.total).max() < apart
+    assert np.abs(buffer.batch(known).logprobs - found.logprobs).max() < apart
+    assert all(line["tokens"]["scored"] == 0 for line in tiny.lines(tmp_path / "metrics.jsonl"))
+
+
+def test_groups_that_teach_nothing_are_not_read(tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, max_steps=1, learning_rate=0.0, **SAMPLING)
+    trainer.train()
+    buffer = trainer.curriculum.buffer
+    for group in np.unique(buffer["group"]):
+        mine = buffer["group"] == group
+        varied = len(np.unique(buffer["reward"][mine])) > 1
+        assert buffer.has_behaviour[mine].all() == varied or not varied
+
+
+def test_the_papers_estimator_has_the_log_probs_of_all(tmp_path: Path) -> None:
+    trainer = tiny.trainer(
+        tmp_path, max_steps=2, preset="paper", curriculum={"cold_start.references": 4}, **SAMPLING
+    )
+    trainer.train()
+    buffer = trainer.curriculum.buffer
+    assert buffer.has_behaviour[buffer.plain].all()
+    assert sum(line["tokens"]["scored"] for line in tiny.lines(tmp_path / "metrics.jsonl")) > 0
+
+
+def test_replayed_rollouts_are_scored_by_training_on_them(tmp_path: Path) -> None:
+    trainer = tiny.trainer(
+        tmp_path,
+        max_steps=4,
+        learning_rate=1e-2,
+        curriculum={"fresh_share": 0.5, "estimator.refresh_share": 0.0},
+        **SAMPLING,
+    )
+    trainer.train()
+    buffer = trainer.curriculum.buffer
+    again = buffer["scored_step"] > buffer["step"]
+    assert again.any(), "something was replayed"
+    assert not np.allclose(buffer["current"][again], buffer["behaviour"][again])
+
+
+def test_micro_batches_hold_each_trained_row_once(tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, max_steps=1)
+    kept: list[Any] = []
+    make = trainer._micro_batches
+
+    def watched(plan: Any, batch: Any) -> Any:
+        kept.append((trainer._training_prompts(plan, batch), batch))
+        return make(plan, batch)
+
+    trainer._micro_batches = watched
+    trainer.train()
+    prompts, batch = kept[0]
+    rows = trained_rows(batch, 0.0)
+    for few in (rows, rows[:3], rows[:0]):
+        made = micro_batches(batch, prompts, few, trainer.policy, count=8, rank=0, processes=1)
+        assert 1 <= len(made) <= 8
+        assert sorted(np.concatenate([part["rows"] for part in made]).tolist()) == few.tolist()
+    assert len(made) == 1
+    assert float(made[0]["weight"].abs().sum()) == 0.0, "one pass in vain, for gradients of 0"
+
+
+# --- out of memory --------------------------------------------------------------------------------
+
+
+def test_an_update_that_does_not_fit_names_the_knob_and_keeps_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1}
+    whole = tiny.trainer(tmp_path / "whole", **changes)
+    whole.train()
+    trainer = tiny.trainer(tmp_path / "run", **changes)
+    real = Policy.logprobs
+
+    def full(self: Policy, *given: Any) -> Any:
+        if trainer.state.global_step == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. GPU 0 has")
+        return real(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Policy, "logprobs", full)
+        with pytest.raises(InvalidInput) as caught:
+            trainer.train()
+    said = str(caught.value)
+    assert caught.value.field == "per_device_train_batch_size"
+    for part in ("out of memory in train", "9 GiB", "gradient_checkpointing", "checkpoint-2"):
+        assert part in said
+    assert checkpoint.newest(tmp_path / "run").name == "checkpoint-2"
+    resumed = tiny.trainer(tmp_path / "run", **changes)
+    resumed.train(resume_from_checkpoint=True)
+    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_scoring_that_does_not_fit_reads_less_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Policy(tiny.policy(), tiny.tokenizer(), batch_tokens=4096)
+    prompts = [tiny.encode(f"{place}+1=") for place in range(6)]
+    responses = [np.array([5, 6, 7, 1])] * 6
+    whole = policy.score(prompts, responses, Sampling(1.0, 1.0))
+    from dare.policy import policy as module
+
+    real, tried = module.score, []
+
+    def small(*given: Any, max_batch_tokens: int, **rest: Any) -> Any:
+        tried.append(max_batch_tokens)
+        if max_batch_tokens > 1024:
+            raise torch.OutOfMemoryError("no")
+        return real(*given, max_batch_tokens=max_batch_tokens, **rest)
+
+    monkeypatch.setattr(module, "score", small)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    again = policy.score(prompts, responses, Sampling(1.0, 1.0))
+    assert tried == [4096, 2048, 1024]
+    assert np.allclose(again.total, whole.total, atol=1e-5)
