@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dare.config.named import imported
 from dare.errors import InvalidInput
 from dare.policy.generate import Generator, TransformersGenerator
 
@@ -33,13 +33,7 @@ def build_generator(choice: str | Generator, policy: Policy) -> Generator:
     if ":" not in choice:
         fix = "choose 'transformers', or a class of your own as module:Class"
         raise InvalidInput("generator", choice, fix)
-    module, _, name = choice.partition(":")
-    try:
-        found = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        fix = f"cannot be imported ({error}); write it as module:Class, the module on Python's path"
-        raise InvalidInput("generator", choice, fix) from None
-    return _checked(found(policy), choice)
+    return _checked(imported("generator", choice)(policy), choice)
 
 
 def _checked(made: Any, name: str) -> Generator:

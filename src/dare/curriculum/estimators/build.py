@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from dare.config import CurriculumConfig
+from dare.config.named import imported
 from dare.curriculum.arrays import Array
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators.base import Estimator, Measure, Wanted
@@ -116,12 +116,7 @@ def build_estimator(
 
 def _own_class(name: str) -> Any:
     """The class behind `module:Class`."""
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        fix = f"cannot be imported ({error}); write it as module:Class, the module on Python's path"
-        raise InvalidInput("estimator.name", name, fix) from None
+    found = imported("estimator.name", name)
     if not (isinstance(found, type) and issubclass(found, Estimator)):
         raise InvalidInput(
             "estimator.name", name, "must be a subclass of dare.curriculum.Estimator"
