@@ -17,7 +17,7 @@ import tiny
 from dare import InvalidInput, pocket
 from dare.policy import memory
 from dare.policy.gpus import CARDS, card_named
-from dare.policy.knobs import knobs_that_help, knobs_together
+from dare.policy.knobs import FULL_PASS, fuller_passes, knobs_that_help, knobs_together
 from dare.policy.memory import GB, ModelShape, Workload, plan_memory, usable
 from dare.policy.shape import shape_of, shape_of_config
 
@@ -430,3 +430,16 @@ def test_a_slow_update_is_named_where_it_is_the_peak(load):
 
 def test_a_workload_is_plain_data(load):
     assert dataclasses.asdict(load)["shape"]["layers"] == 28
+
+
+def test_fuller_passes_are_proposed_where_they_fit(load):
+    short = {"mean_response": 200.0, "prompt_tokens": 50.0, "gradient_checkpointing": True}
+    small = replace(load, per_device_train_batch_size=2, **short)
+    rows = fuller_passes(small, usable(80 * GB))
+    assert rows is not None
+    larger = replace(small, per_device_train_batch_size=rows)
+    assert larger.micro_batch_tokens >= FULL_PASS > larger.micro_batch_tokens / 2
+    assert plan_memory(larger).peak.total <= usable(80 * GB)
+    assert small.rollout_budget % rows == 0
+    assert fuller_passes(larger, usable(80 * GB)) is None, "they are full"
+    assert fuller_passes(small, plan_memory(small).peak.total) is None, "no room"

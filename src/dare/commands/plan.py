@@ -139,6 +139,7 @@ def _show(planned: Any, memory: Any, card: Any, limit: float | None, alone: list
     from rich.console import Console
     from rich.table import Table
 
+    from dare.policy.knobs import fuller_passes
     from dare.policy.memory import CUDA_CONTEXT, PARTS
 
     console = Console(highlight=False)
@@ -178,6 +179,13 @@ def _show(planned: Any, memory: Any, card: Any, limit: float | None, alone: list
     elif memory.peak.total <= limit:
         left = limit - memory.peak.total
         console.print(f"[green]fits[/green] {card.name}: {_gb(left)} of {_gb(limit)} GB to spare")
+        larger = fuller_passes(load, limit)
+        if larger is not None:
+            now = load.per_device_train_batch_size
+            console.print(
+                f"per_device_train_batch_size: {now} -> {larger} fits too and trains faster: "
+                f"passes of {load.micro_batch_tokens:,.0f} tokens leave a GPU waiting"
+            )
     elif alone:
         _show_knobs(console, alone)
 

@@ -182,3 +182,21 @@ def _halves(value: int, least: int) -> list[int]:
         value //= 2
         found.append(value)
     return found
+
+
+FULL_PASS = 16384
+"""Tokens of a micro-batch from which the GPU, not the launching of its kernels, sets the pace. On
+an H200 a pass of a 1.5 B model took 0.3 s with 7,000 tokens, and no longer with 14,000."""
+
+
+def fuller_passes(workload: Workload, limit: float) -> int | None:
+    """A larger per_device_train_batch_size that fits too and makes training faster, or None."""
+    rows, best = workload.per_device_train_batch_size, None
+    share = workload.rollout_budget // workload.processes
+    while workload.micro_batch_tokens < FULL_PASS:
+        rows *= 2
+        workload = replace(workload, per_device_train_batch_size=rows)
+        if rows > share or share % rows or plan_memory(workload, limit).peak.total > limit:
+            break
+        best = rows
+    return best
