@@ -442,4 +442,5 @@ def test_fuller_passes_are_proposed_where_they_fit(load):
     assert plan_memory(larger).peak.total <= usable(80 * GB)
     assert small.rollout_budget % rows == 0
     assert fuller_passes(larger, usable(80 * GB)) is None, "they are full"
-    assert fuller_passes(small, plan_memory(small).peak.total) is None, "no room"
+    trained = max(one.total for one in plan_memory(small).moments if one.phase == "train")
+    assert fuller_passes(small, trained) is None, "no room"
