@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoHaConfig, LoraConfig, VeraConfig, get_peft_model
 from scipy import stats
 from transformers import (
     GPT2Config,
@@ -222,6 +222,36 @@ def test_a_model_that_does_not_fit_is_sampled_by_its_own_pass(model, why, caplog
     assert len(said) == 1, "it is said once"
     assert why in said[0]
     assert same(first, sample(other, Sampling(1.0), paged=False))
+
+
+@pytest.mark.parametrize(
+    "adapters",
+    [
+        LoraConfig(r=4, target_modules=["q_proj"], use_dora=True),
+        LoraConfig(r=4, target_modules=["q_proj", "k_proj", "v_proj"], lora_bias=True),
+        LoHaConfig(r=4, target_modules=["q_proj"]),
+        VeraConfig(r=4, target_modules=["q_proj"]),
+    ],
+    ids=["dora", "bias", "loha", "vera"],
+)
+def test_adapters_that_are_no_matrix_are_left_to_the_models_own_pass(adapters) -> None:
+    model = get_peft_model(build("qwen2"), adapters).eval()
+    generator = TransformersGenerator(lambda: model, pad_id=0, end_ids=[1], paged=True)
+    made = generator.generate(request(), Sampling(1.0))
+    assert generator._paged is False
+    assert same(made, sample(model, Sampling(1.0), paged=False))
+
+
+def test_prompts_are_read_about_once_where_pages_are_few(monkeypatch) -> None:
+    model, read = build("taught"), []
+    prefill = engine.prefill
+    monkeypatch.setattr(
+        engine, "prefill", lambda m, p, *rest: (read.extend(p), prefill(m, p, *rest))[1]
+    )
+    monkeypatch.setattr("dare.policy.generate.room_for", lambda *_, **__: (18, 20))
+    asked = request(np.arange(6).repeat(3), np.full(18, 20))
+    sample(model, Sampling(1.0, 1.0), asked=asked, end=(), page=4)
+    assert len(read) <= 18
 
 
 def test_out_of_memory_halves_the_rows(monkeypatch, caplog) -> None:

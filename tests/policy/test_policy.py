@@ -85,7 +85,7 @@ def test_a_run_tells_its_generator(tmp_path: Any) -> None:
         [np.array([5, 1])] * len(asked.prompt_R), np.zeros(len(asked.prompt_R), np.int64)
     )
     trainer.train()
-    assert trainer.policy.generator.calls == ["release", "sync", "release", "sync", "close"]  # type: ignore[attr-defined]
+    assert trainer.policy.generator.calls == ["sync", "release", "sync", "release", "sync", "close"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

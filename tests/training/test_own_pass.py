@@ -97,6 +97,92 @@ def test_micro_batches_hold_each_trained_row_once(tmp_path: Path) -> None:
     assert float(made[0]["weight"].abs().sum()) == 0.0, "one pass in vain, for gradients of 0"
 
 
+def test_an_old_rollout_outside_todays_nucleus_is_impossible_as_for_a_scoring_pass(
+    tmp_path: Path,
+) -> None:
+    trainer = tiny.trainer(
+        tmp_path,
+        max_steps=5,
+        learning_rate=2e-3,
+        temperature=0.7,
+        top_p=0.9,
+        curriculum={"fresh_share": 0.5, "estimator.refresh_share": 0.0},
+    )
+    found: dict[int, float] = {}
+    finish = trainer.finish_step
+
+    def before_the_update(*given: Any, **named: Any) -> Any:
+        """What a scoring pass says of replayed rollouts, when the update has not begun."""
+        buffer = trainer.curriculum.buffer
+        held = np.flatnonzero(buffer.has_behaviour & (buffer["step"] < trainer.curriculum.step - 1))
+        scores = trainer.policy.score(
+            [trainer.store.tokens(int(row)) for row in buffer["prompt"][held]],
+            [buffer.batch([place]).response(0) for place in held],
+            Sampling(0.7, 0.9),
+        )
+        found.update(zip(buffer["uid"][held].tolist(), scores.total.tolist(), strict=True))
+        return real(*given, **named)
+
+    real = trainer._note
+    trainer._note = before_the_update
+    checked = []
+
+    def compare() -> None:
+        finish()
+        buffer = trainer.curriculum.buffer
+        now = buffer["scored_step"] == trainer.curriculum.step - 1
+        for place in np.flatnonzero(now & (buffer["step"] < buffer["scored_step"])):
+            checked.append((found[int(buffer["uid"][place])], float(buffer["current"][place])))
+
+    trainer.callback_handler.callbacks[-1]._finish = compare
+    trainer.train()
+    wanted, given = np.array(checked).T
+    assert len(wanted) > 8
+    assert np.isneginf(wanted).any(), "some have left the nucleus"
+    assert np.array_equal(np.isneginf(wanted), np.isneginf(given))
+    there = np.isfinite(wanted)
+    assert np.abs(wanted[there] - given[there]).max() < 1e-3
+
+
+def test_with_dropout_the_update_is_not_taken_at_its_word(tmp_path: Path) -> None:
+    model = tiny.blank(attention_dropout=0.5)
+    trainer = tiny.trainer(tmp_path, model=model, max_steps=2, learning_rate=0.0, **SAMPLING)
+    assert trainer.policy.drops_out
+    trainer.train()
+    buffer = trainer.curriculum.buffer
+    known = np.flatnonzero(buffer.has_behaviour)
+    assert len(known) == len(buffer)
+    found = scored_again(trainer, known)
+    assert np.abs(buffer["behaviour"][known] - found.total).max() < 1e-4
+
+
+def test_a_varied_group_is_read_whole_where_it_may_be_replayed(tmp_path: Path) -> None:
+    def halves(completions: list[Any], **_: Any) -> list[float]:
+        return [(len(str(text)) % 3) / 2 for text in completions]
+
+    trainer = tiny.trainer(
+        tmp_path, max_steps=2, reward=halves, curriculum={"fresh_share": 0.5}, learning_rate=0.0
+    )
+    trainer.train()
+    buffer = trainer.curriculum.buffer
+    groups = [buffer["group"] == group for group in np.unique(buffer["group"])]
+    varied = [mine for mine in groups if len(np.unique(buffer["reward"][mine])) > 1]
+    assert varied
+    assert all(buffer.has_behaviour[mine].all() for mine in varied)
+
+
+def test_a_run_that_goes_on_samples_from_the_loaded_weights(tmp_path: Path) -> None:
+    changes = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1, "learning_rate": 1e-2}
+    tiny.trainer(tmp_path / "whole", **changes).train()
+    told: list[str] = []
+    resumed = tiny.trainer(tmp_path / "whole", **{**changes, "max_steps": 3})
+    sync, generate = resumed.policy.generator.sync, resumed.policy.generator.generate
+    resumed.policy.generator.sync = lambda: (told.append("sync"), sync())[1]
+    resumed.policy.generator.generate = lambda *it: (told.append("generate"), generate(*it))[1]
+    resumed.train(resume_from_checkpoint=True)
+    assert told[:2] == ["sync", "generate"]
+
+
 # --- out of memory --------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -120,15 +120,14 @@ class TransformersGenerator:
         was_training = model.training
         model.eval()
         try:
-            while True:
-                try:
+            while self._max_rows > 1:
+                with suppress(torch.OutOfMemoryError):
                     return self._sample(model, request, sampling)
-                except torch.OutOfMemoryError:
-                    if self._max_rows == 1:
-                        raise
-                    self._max_rows = max(1, min(self._max_rows, len(request.prompt_R)) // 2)
-                    _LOG.warning("out of memory: decoding %d rollouts at a time", self._max_rows)
-                    torch.cuda.empty_cache()
+                # Out here nothing of the failed try is held any more.
+                self._max_rows = max(1, min(self._max_rows, len(request.prompt_R)) // 2)
+                _LOG.warning("out of memory: decoding %d rollouts at a time", self._max_rows)
+                torch.cuda.empty_cache()
+            return self._sample(model, request, sampling)
         finally:
             model.train(was_training)
 

@@ -84,10 +84,10 @@ class _HeadLogProb(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:
         normaliser = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
         chosen = torch.empty_like(normaliser)
-        kept = None if sampling is None else torch.empty_like(normaliser)
+        kept = None if sampling is None else normaliser.new_empty(2, len(targets))
         for part, logits in chunked_logits(hidden, weight, bias):
             if kept is not None and sampling is not None:
-                kept[part] = log_kept_mass(logits, sampling)
+                kept[:, part] = nucleus_at(logits, targets[part], sampling)
             normaliser[part], chosen[part] = _normalised(logits, targets[part], heat)
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser)
         ctx.heat, ctx.dtype = heat, compute_dtype(weight)
@@ -193,12 +193,38 @@ def head_logprob(
 ) -> tuple[Tensor, Tensor | None]:
     """`selected_logprob` of linear(hidden, weight, bias): [N, H], [V, H], [V], [N] -> [N].
 
-    With `sampling`, `log_kept_mass` of the same logits too; without, None.
+    With `sampling`, `nucleus_at` of the same logits and targets too; without, None.
     """
     found: tuple[Tensor, Tensor | None] = _HeadLogProb.apply(
         hidden, weight, bias, targets, temperature, sampling
     )
     return found
+
+
+@torch.no_grad()
+def nucleus_at(logits: Tensor, targets: Tensor, sampling: Sampling) -> Tensor:
+    """[2, N]: `log_kept_mass`, and 1 where the target lies outside the nucleus, 0 elsewhere."""
+    outside = torch.zeros(len(logits), dtype=torch.float32, device=logits.device)
+    if sampling.top_p < 1.0:
+        ahead = _ahead(logits, targets, sampling.temperature)
+        outside = (ahead >= sampling.top_p + rounding_margin(logits.dtype)).float()
+    return torch.stack([log_kept_mass(logits, sampling), outside])
+
+
+def rounding_margin(dtype: torch.dtype) -> float:
+    """Probability by which two passes over one text may differ as to where the nucleus ends."""
+    return 1e-4 if dtype == torch.float32 else 0.03
+
+
+def _ahead(logits: Tensor, targets: Tensor, heat: float) -> Tensor:
+    """Probability of all tokens that are likelier than the target."""
+    kernels = gpu_kernels() if logits.is_cuda else None
+    if kernels is not None:
+        found: Tensor = kernels.normalise(logits, targets, heat, ahead=True)[2]
+        return found
+    scaled = logits.float() / heat
+    likelier = scaled > scaled.gather(-1, targets[:, None])
+    return (scaled.softmax(-1) * likelier).sum(-1)
 
 
 @torch.no_grad()

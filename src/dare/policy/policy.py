@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from dare.policy.batching import IntArray, Layout, TokenBatch, layout_of
 from dare.policy.embed import embed_prompts
@@ -146,6 +146,16 @@ class Policy:
     # ---- the update ----
 
     @property
+    def drops_out(self) -> bool:
+        """Whether the update's pass is another function than the one that samples: with dropout
+        its log-probs are those of no policy that ever drew a response."""
+        module = self.module
+        config = module.config.get_text_config()
+        if getattr(config, "attention_dropout", None):
+            return True
+        return any(isinstance(part, nn.Dropout) and part.p > 0 for part in module.modules())
+
+    @property
     def layout(self) -> Layout:
         """How its batches lie: packed or padded, as the model allows."""
         return layout_of(self.module, self.pad_id)
@@ -155,7 +165,7 @@ class Policy:
     ) -> tuple[Tensor, Tensor | None]:
         """Log-prob of each response token with its gradient, by the wrapped `model`.
 
-        With `sampling` also the log of the mass that its nucleus keeps at each.
+        With `sampling` also what its nucleus keeps at each (see `batch_logprobs`).
         """
         return batch_logprobs(model, batch, temperature, sampling)
 

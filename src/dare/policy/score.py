@@ -18,7 +18,8 @@ from dare.policy.logprobs import (
     both_of,
     chunked_logits,
     head_logprob,
-    log_kept_mass,
+    nucleus_at,
+    rounding_margin,
     selected_logprob,
 )
 from dare.policy.packed_attention import bare, packed_attention, through_backward
@@ -105,12 +106,13 @@ def batch_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """Log-prob of every response token [N], response after response; carries the gradient.
 
-    With `sampling`, the log of the mass that its nucleus keeps at each of them too: a token that
-    was drawn has the first less the second under the distribution sampled from. No gradient.
+    With `sampling`, [2, N] of its nucleus too: the log of the mass that it keeps, which a drawn
+    token's log-prob less is that under the distribution sampled from; and 1 where the token is
+    outside of it. No gradient.
     """
     if not has_plain_head(model):
         logits = response_logits(model, batch)
-        kept = None if sampling is None else log_kept_mass(logits.detach(), sampling)
+        kept = None if sampling is None else nucleus_at(logits.detach(), batch.targets, sampling)
         return selected_logprob(logits, batch.targets, temperature), kept
     kept_at_head: list[Tensor | None] = []
 
@@ -128,7 +130,7 @@ def both_logprobs(
     """[2, N]: over the full vocabulary, and of the distribution sampled from. No gradient."""
 
     def both(logits: Tensor, targets: Tensor) -> Tensor:
-        margin = 1e-4 if logits.dtype == torch.float32 else 0.03
+        margin = rounding_margin(logits.dtype)
         return both_of(logits, targets, sampling, margin=margin, drawn=drawn)
 
     def chunked(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -13,10 +13,17 @@ from transformers import Trainer, TrainerCallback
 
 
 class StepEnd(TrainerCallback):
-    """Runs `finish` between the optimiser's step and logging, evaluation and saving."""
+    """Runs `finish` between the optimiser's step and logging, evaluation and saving.
 
-    def __init__(self, finish: Callable[[], None]) -> None:
-        self._finish = finish
+    `begin` runs before the first step, when a checkpoint's weights have been loaded.
+    """
+
+    def __init__(self, finish: Callable[[], None], begin: Callable[[], None]) -> None:
+        self._finish, self._begin = finish, begin
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See TrainerCallback."""
+        self._begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See TrainerCallback."""

@@ -131,7 +131,7 @@ class DareTrainer(Trainer):
         self._loss = 0.0
         self._generated = 0
         self._unscored = UnscoredWindow(args.unscored_limit, args.unscored_window)
-        self.add_callback(StepEnd(self.finish_step))
+        self.add_callback(StepEnd(self.finish_step, begin=self.policy.updated))
 
     def quiet(self) -> None:
         """Drop the callbacks of transformers that print; a progress bar of your own stays."""
@@ -168,7 +168,8 @@ class DareTrainer(Trainer):
                 result = super().train(start, trial, ignore_keys_for_eval)
             except torch.OutOfMemoryError as error:
                 raise self._out_of_memory(error) from error
-        self.policy.close()
+            finally:
+                self.policy.close()
         self._flush()
         if self._unscored.exceeded:
             raise self._unscored.error(str(run))
@@ -255,17 +256,19 @@ class DareTrainer(Trainer):
 
     def _scored_at_once(self, plan: StepPlan) -> list[Conditioning]:
         """Rollouts whose behaviour log-probs no update will give: those of probes where the
-        estimator reads them, and helped ones that are trained on without their help."""
-        if not plan.train:
-            return list(Conditioning) if self._live().wants_scores == "all" else []
+        estimator reads them, helped ones that are trained on without their help, and all that are
+        read where the update's pass drops out."""
+        wanted = self._live().wants_scores
+        if not plan.train or (self.policy.drops_out and wanted != "none"):
+            return list(Conditioning) if plan.train or wanted == "all" else []
         if self.args.hint_conditioning != "original":
             return []
         return [kind for kind in list(Conditioning) if kind != Conditioning.PLAIN]
 
     def _micro_batches(self, plan: StepPlan, batch: TrainBatch) -> list[dict[str, Any] | None]:
         prompts = self._training_prompts(plan, batch)
-        rows = trained_rows(batch, self.args.beta)
-        self._own_pass = OwnPass(batch)
+        rows = trained_rows(batch, self.args.beta, self.settings.replays)
+        self._own_pass = None if self.policy.drops_out else OwnPass(batch)
         if self._live().wants_scores == "all":
             self._score_untrained(batch, rows)
         reference = self._reference_logprobs(prompts, batch) if self.args.beta > 0 else None

@@ -22,11 +22,16 @@ from dare.policy.policy import Policy
 from dare.training.micro import micro_batch, shares
 
 
-def trained_rows(batch: TrainBatch, beta: float) -> IntArray:
-    """Rows with a gradient. Without a KL term a rollout of advantage 0 has none: it is not read."""
+def trained_rows(batch: TrainBatch, beta: float, replays: bool = False) -> IntArray:
+    """Rows with a gradient. Without a KL term a rollout of advantage 0 has none: it is not read.
+
+    In a group with others that have one it is, if groups are replayed: for that all rollouts of a
+    group need their log-probs.
+    """
     useful = batch.weight_R > 0
     if beta == 0.0:
-        useful = useful & (batch.advantage_R != 0)
+        moving = batch.advantage_R != 0
+        useful = useful & (moving | (batch.varied_N[batch.group_R] if replays else False))
     return np.flatnonzero(useful)
 
 
@@ -82,17 +87,23 @@ class OwnPass:
         self._found: list[tuple[int, Array, float]] = []
 
     def note(self, rows: IntArray, logprob: Tensor, kept: Tensor | None) -> None:
-        """Log-probs [N] of these rows' tokens, one behind another, and the log of what the
-        nucleus keeps at each."""
+        """Log-probs [N] of these rows' tokens, one behind another, and [2, N] of the nucleus: the
+        log of what it keeps at each, and whether the token is outside of it."""
         if not len(rows):
             return
         tokens = logprob.detach().float().cpu().numpy()
-        exact = tokens if kept is None else tokens - kept.float().cpu().numpy()
+        exact, outside = tokens, np.zeros(len(tokens), bool)
+        if kept is not None:
+            mass, left_out = kept.float().cpu().numpy()
+            exact, outside = tokens - mass, left_out > 0
         ends = np.cumsum(self._batch.rollouts.length_R[rows])
         for row, end in zip(rows.tolist(), ends.tolist(), strict=True):
             part = slice(end - int(self._batch.rollouts.length_R[row]), end)
             # Rounding may leave a token above certainty; a probability is not.
             total = float(np.minimum(exact[part], 0.0).sum(dtype=np.float64))
+            # What this policy drew is inside, whatever rounding says; an old one may be impossible.
+            if not self._behaviour[row] and outside[part].any():
+                total = -np.inf
             self._found.append((row, tokens[part], total))
 
     def deliver(

@@ -113,6 +113,7 @@ class Engine:
     def _admit(self) -> None:
         """Fill free slots from the queue while pages last; new prompts are read together."""
         free = deque(np.flatnonzero(self._row < 0).tolist())
+        promised = 0  # pages that those admitted here will ask for at once
         joined: list[int] = []
         fresh: list[int] = []
         while free and self._queue:
@@ -121,7 +122,7 @@ class Engine:
             first = pages_for(min(_LOOK, int(self._budget_R[row])), self._page)
             # What those that run may soon ask for is left to them, or they would be sent back.
             spare = np.count_nonzero(self._row >= 0) // 8
-            if self._shared.need(prompt) + first + spare > self._pool.free:
+            if self._shared.need(prompt) + first + spare + promised > self._pool.free:
                 if self._shared.held(prompt) or not self._shared.drop_idle():
                     break
                 continue
@@ -130,6 +131,7 @@ class Engine:
                 self._shared.hold(prompt)
                 fresh.append(prompt)
             self._shared.begin(prompt)
+            promised += first
             slot = free.popleft()
             self._row[slot], self._ran[slot] = row, 0
             front = self._shared.pages(prompt)
@@ -237,7 +239,10 @@ class Engine:
                 self._weights, self._cache, self._slots.first(size), self._outputs, self._sampling
             )
             if self._graphs:
-                kind = (self._weights.kind, size, self._width, self._sampling, self._page)
+                longest = self._outputs.tokens.shape[1]
+                # Kernels are compiled for numbers by whether they are 1 or multiples of 16.
+                sort = (longest == 1, longest % 16 == 0, len(self._outputs.ends))
+                kind = (self._weights.kind, size, self._width, self._sampling, self._page, sort)
                 self._steps[size] = self._captures.capture(step, self._slots, kind)
             else:
                 self._steps[size] = step
@@ -273,7 +278,8 @@ class Captures:
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
             graph = torch.cuda.CUDAGraph()
-            graph.capture_begin(pool=self._pool)
+            # Other threads, of rewards or of communication, may go on with their own work.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 step()
             finally:

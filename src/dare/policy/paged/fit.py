@@ -86,6 +86,8 @@ def room_for(
     usable = int(_USE * free) - _SPARE
     rows = max(1, min(rows, usable // 4 // row))
     held = (usable - rows * row) // one
+    if torch.cuda.mem_get_info(device)[0] < rows * row + _SPARE:
+        torch.cuda.empty_cache()  # what torch holds in reserve is not given to a graph's capture
     least = int(own[0]) + max(pages_for(len(prompts[p]), page) for p in np.unique(prompt_R)) + 1
     if held < least:
         raise torch.OutOfMemoryError(f"{free / 1e9:.1f} GB free do not hold one rollout")

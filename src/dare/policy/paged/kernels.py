@@ -249,7 +249,7 @@ def _sample_kernel(
                 place = start + tl.arange(0, B)
                 x = tl.load(mine + place, mask=place < vocabulary, other=-float("inf"))
                 found = tl.minimum(found, tl.where(x.to(tl.float32) == top, place, vocabulary))
-            choice = tl.min(found, 0)
+            choice = tl.minimum(tl.min(found, 0), vocabulary - 1)  # of NaN none is the largest
         else:
             edge, inside, _ = nucleus(
                 mine, vocabulary, top, heat, top_p, top_k, NUCLEUS, SHIFT, W, B

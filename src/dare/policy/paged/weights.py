@@ -64,7 +64,9 @@ class Weights:
         """What kernels are compiled for: two models of one kind share them."""
         first = self.layers[0]
         shapes = (self.head.shape, first.qkv.shape, first.gate_up.shape, len(self.layers))
-        return (*shapes, self.heads, self.shared, self.dtype, self.embedding.dtype)
+        parts = (first.qkv_bias is None, first.head_norms is None, self.head_bias is None)
+        sizes = (self.heads, self.shared, self.depth)
+        return (*shapes, *parts, *sizes, self.dtype, self.embedding.dtype)
 
 
 def read_weights(model: Any, dtype: torch.dtype) -> Weights:
@@ -138,10 +140,20 @@ def _check(layer: Any) -> None:
     for owner, wanted in ((attention, _ATTENTION), (mlp, _MLP)):
         for name in wanted:
             part = getattr(owner, name)
-            known = type(part) is nn.Linear or hasattr(part, "get_delta_weight")
-            _need(known, f"{name} is a {type(part).__name__}")
+            _need(type(part) is nn.Linear or _is_lora(part), f"{name} is a {type(part).__name__}")
     for norm in (layer.input_layernorm, layer.post_attention_layernorm):
         _need(hasattr(norm, "variance_epsilon"), "its norms are not RMS norms")
+
+
+def _is_lora(part: Any) -> bool:
+    """Plain LoRA on a plain layer: what it adds is one matrix. Magnitudes (DoRA) and biases of
+    adapters are not, and start out as if they were not there, so that numbers would not tell."""
+    if not (hasattr(part, "lora_A") and type(part.get_base_layer()) is nn.Linear):
+        return False
+    variants = getattr(part, "lora_variant", {})
+    biased = getattr(part, "lora_bias", {})
+    dora = getattr(part, "use_dora", {})
+    return not any(variants.get(n) or biased.get(n) or dora.get(n) for n in part.active_adapters)
 
 
 def _layer(layer: Any, dtype: torch.dtype, place: int) -> Layer:
