@@ -59,7 +59,7 @@ def pick(values: dict[str, Any], path: str) -> Any:
         ("dare", {"easy.below": 0.3, "hard.above": 0.8, "easy.max_tokens_ratio": 0.5}),
         ("dare", {"easy.length_penalty": 1e-4, "hard.length_bonus": 1e-4, "hard.plain": 8}),
         ("dare", {"easy.clip_high": 0.6, "easy.clip_low": 0.2, "medium.clip_high": 0.2}),
-        ("dare", {"estimator.clip": 4.0, "estimator.refresh_share": 0.25, "max_tokens": 3072}),
+        ("dare", {"estimator.clip": 4.0, "estimator.refresh_share": 0.10, "max_tokens": 3072}),
         ("dare", {"selection.explore_floor": 0.1, "cold_start.temperature": "auto"}),
         ("dare", {"cold_start.references": 256, "estimator.fallback": "shrink"}),
         ("dare", {"fresh_share": 0.25, "foresight.share": 0.9}),
