@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -86,6 +87,8 @@ app.command()(doctor)
 
 def main() -> None:
     """Run the command; a value DARE cannot work with is one red line and exit code 2."""
+    # Sampling and training take turns with blocks of other sizes: torch would hold a third more.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     try:
         app()
     except InvalidInput as error:
