@@ -384,6 +384,7 @@ def part_drift(options: argparse.Namespace) -> dict[str, Any]:
             max_completion_length=options.longest,
             learning_rate=0.0,
             bf16=True,
+            score_batch_tokens=3000,  # other batches than the update's: products round differently
             save_strategy="no",
             report_to=[],
             curriculum={"fresh_share": 1.0, "estimator.refresh_share": 1e6},
