@@ -73,7 +73,7 @@ def main() -> None:
     made = generator.generate(request, Sampling(options.temperature, options.top_p))
     generate_s = time.perf_counter() - began
     length = np.array([len(one) for one in made.tokens])
-    texts = tokenizer.batch_decode(made.tokens, skip_special_tokens=True)
+    texts = tokenizer.batch_decode([one.tolist() for one in made.tokens], skip_special_tokens=True)
     began = time.perf_counter()
     found = math_reward(texts, answer=[rows[place]["answer"] for place in owner])
     right = np.array([np.nan if one is None else one for one in found])
@@ -83,6 +83,7 @@ def main() -> None:
         right=right.reshape(shape).astype(np.float32),
         length=length.reshape(shape).astype(np.int32),
         prompt_length=np.array([len(one) for one in prompts]),
+        allow_pickle=False,
         **statistics,
     )
     (options.out / "ids.json").write_text(json.dumps([row["id"] for row in rows]))
@@ -120,7 +121,7 @@ def encoded(tokenizer: Any, text: str) -> np.ndarray:
 @torch.no_grad()
 def read(
     model: Any, prompts: list[np.ndarray], layers: list[int]
-) -> tuple[dict[int, np.ndarray], dict[str, np.ndarray]]:
+) -> tuple[dict[int, np.ndarray], dict[str, Any]]:
     """The last token's state after each layer, mean log-prob of the prompt, next entropy."""
     width = model.config.hidden_size
     states = {layer: np.empty((len(prompts), width), np.float16) for layer in layers}

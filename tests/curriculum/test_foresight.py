@@ -13,8 +13,9 @@ from dare.curriculum import Services
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators import Measured
 from dare.curriculum.estimators.base import Outcome
+from dare.curriculum.estimators.dare.features import STATISTICS, solution_statistics
 from dare.curriculum.estimators.snis import SnisEstimator
-from dare.curriculum.foresight import STATISTICS, Foresight, solution_statistics
+from dare.curriculum.foresight import Foresight
 from dare.curriculum.refresh import ScoreRequest
 from dare.curriculum.selection import explore_share
 

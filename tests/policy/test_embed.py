@@ -1,4 +1,4 @@
-"""Embeddings for the cold start: the mean of a prompt's last hidden states."""
+"""Prompts as the policy sees them: the mean of the last states, and one state of a middle layer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 import tiny
-from dare.policy.embed import embed_prompts
+from dare.policy.embed import STATE_DEPTH, embed_prompts, prompt_states
 
 PROMPTS = [tiny.encode("+".join(str(d) for d in range(n + 1)) + "=") for n in (3, 0, 7, 1, 5)]
 
@@ -59,3 +59,13 @@ def test_progress_counts_every_prompt_and_the_mode_is_put_back(model):
     finally:
         model.eval()
     assert sum(counted) == len(PROMPTS)
+
+
+@pytest.mark.parametrize("max_batch_tokens", [1, 40, 16384])
+@torch.no_grad()
+def test_a_state_is_the_last_tokens_at_a_middle_layer(model, max_batch_tokens):
+    found = prompt_states(model, PROMPTS, pad_id=tiny.PAD, max_batch_tokens=max_batch_tokens)
+    layer = round(STATE_DEPTH * model.config.num_hidden_layers)
+    for prompt, row in zip(PROMPTS, found, strict=True):
+        every = model(input_ids=torch.from_numpy(prompt)[None], output_hidden_states=True)
+        assert np.abs(row - every.hidden_states[layer][0, -1].numpy()).max() < 1e-5

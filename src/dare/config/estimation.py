@@ -8,6 +8,7 @@ from typing import Literal
 from dare.errors import require, suggest
 
 ESTIMATORS = (
+    "dare",
     "snis",
     "previous-fr",
     "current-fr",
@@ -40,8 +41,8 @@ class EstimatorConfig:
     """How the difficulty of each prompt is estimated (METHOD 4 and 9)."""
 
     name: str = "snis"
-    """Which estimator: snis, previous-fr, current-fr, posterior, entropy, judge, teacher, uniform,
-    or a class of your own as `module:Class`."""
+    """Which estimator: dare, snis, previous-fr, current-fr, posterior, entropy, judge, teacher,
+    uniform, or a class of your own as `module:Class`."""
     clip: float = 4.0
     """c: log-ratios are clipped to [-c, c] before they become weights."""
     fallback: Literal["shrink", "threshold"] = "shrink"

@@ -12,12 +12,16 @@ from dare.errors import require
 class SelectionConfig:
     """Which prompts a step draws (METHOD 5)."""
 
-    name: Literal["beta", "softmax", "thompson", "uniform"] = "beta"
-    """The rule."""
+    name: Literal["value", "beta", "softmax", "thompson", "uniform"] = "beta"
+    """The rule. `value` draws by the chance that a group is mixed, per expected token."""
+    sharpness: float = 8.0
+    """`value` draws in proportion to that chance raised to this; 0 draws uniformly."""
+    per_token: float = 1.0
+    """Power of the expected tokens of a response that `value` divides by; 0 ignores them."""
     kappa: float = 16.0
     """Concentration of the Beta density around difficulty 0.5."""
     eta: float = 0.2
-    """Share of the draw that is uniform over the tiers present."""
+    """Share of the draw that is uniform: over the tiers present, or over all prompts (`value`)."""
     temperature: float = 1.0
     """tau of `softmax`."""
     target: float = 0.5
@@ -34,6 +38,9 @@ class SelectionConfig:
     many prompts a step that leaves."""
 
     def __post_init__(self) -> None:
+        sharp, price = self.sharpness, self.per_token
+        require(0 <= sharp <= 1e3, "selection.sharpness", sharp, "must be in [0, 1000]")
+        require(0 <= price <= 10, "selection.per_token", price, "must be in [0, 10]")
         kappa = self.kappa
         require(0 <= kappa < float("inf"), "selection.kappa", kappa, "must be finite and >= 0")
         require(0 <= self.eta <= 1, "selection.eta", self.eta, "is a share, in [0, 1]")

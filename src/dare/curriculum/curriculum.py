@@ -29,6 +29,8 @@ from dare.curriculum.snapshot import restore, snapshot
 from dare.curriculum.tiers import TierPolicy
 from dare.errors import InvalidInput, require
 
+_RESTING = 50.0  # in log: one that rests is drawn when all others are
+
 
 class Curriculum:
     """The engine-free heart of DARE. One step of training is
@@ -128,7 +130,8 @@ class Curriculum:
         solutions takes at most `foresight.share` of `token_budget`, and rescoring what is left.
         Call it after the policy was updated.
         """
-        spent = 0
+        rng = keyed_rng(self.config.seed, self.step, "read")
+        spent = self.estimator.read(self.step, rng, token_budget)
         if self.foresight is not None and self.foresight.begun:
             share = int(self.config.foresight.share * token_budget)
             spent += self.foresight.refresh(self.estimator.difficulty(), self.step, share)
@@ -231,7 +234,26 @@ class Curriculum:
 
     def _chance(self, rows: Array) -> Array:
         """Chance of these rows to be drawn, among all prompts."""
-        return self.selector.probability(self.estimator.signal(), self._tier_P())[rows]
+        return self.selector.probability(self._signal(), self._tier_P())[rows]
+
+    def _signal(self) -> Array:
+        """What the selector draws by: the estimator's signal, or the log of what a group is worth.
+
+        A group teaches where it is mixed; where the length of responses is foreseen, the chance of
+        that counts per token. Prompts that were drawn a few steps ago wait until the others of
+        their kind have had their turn.
+        """
+        selection = self.config.selection
+        if selection.name != "value":
+            return self.estimator.signal()
+        chance = self.estimator.mixed(self.config.medium.group_size)
+        worth = selection.sharpness * np.log(np.maximum(chance, 1e-9))
+        tokens = self.estimator.tokens()
+        if tokens is not None:
+            worth = worth - selection.per_token * np.log(np.maximum(tokens, 1.0))
+        a_cycle = len(self.prompts) / (2 * self._planner.usual_prompts)
+        resting = self.step - self.last_step_P <= min(selection.rest, a_cycle)
+        return np.where(resting & (self.visits_P > 0), worth - _RESTING, worth)
 
     def _next_plan(self) -> StepPlan:
         seed, step = self.config.seed, self.step
@@ -248,7 +270,7 @@ class Curriculum:
         if self.config.selection.name == "thompson":
             sample = self.estimator.sample(keyed_rng(seed, step, "thompson"))
         rows = self.selector.draw(
-            self.estimator.signal(),
+            self._signal(),
             self._tier_P(),
             self.visits_P > 0,
             self._planner.most_prompts,
@@ -311,4 +333,6 @@ def _outcome(rollouts: RolloutBatch, step: int) -> Outcome:
         prompt_Q=prompts,
         trials_Q=np.bincount(inverse, minlength=len(prompts)).astype(np.float64),
         failures_Q=np.bincount(inverse, weights=failure, minlength=len(prompts)),
+        tokens_Q=np.bincount(inverse, weights=rollouts.length_R[counted], minlength=len(prompts))
+        / np.maximum(np.bincount(inverse, minlength=len(prompts)), 1),
     )

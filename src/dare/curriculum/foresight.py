@@ -16,39 +16,15 @@ import numpy as np
 from dare.config import ForesightConfig
 from dare.curriculum.arrays import Array
 from dare.curriculum.estimators.base import Measure, Outcome
+from dare.curriculum.estimators.dare.features import STATISTICS
 from dare.curriculum.likelihood_map import LikelihoodMap, features, fit_map
 from dare.curriculum.worth import judge_forecasts, strength
 from dare.errors import require
 
-STATISTICS = 6
-"""Of a solution's token log-probs: how many there are, their sum, the lowest, the first, and sum
-and lowest of those that hold a digit (0 where none does)."""
 _FEWEST = 16  # groups below which a regression would only repeat their noise
 _CROWD = 4096  # prompts that stand for all when the map is fitted
 _ANYWAY = 0.1  # of the mean worth of a reading: what one is worth of a prompt that looks certain
 _CYCLE = 8  # steps in which all solutions are read again at the fastest; a policy moves slowly
-
-
-def solution_statistics(logprobs: Array, sizes_Q: Array, number: Array) -> Array:
-    """The statistics of solutions whose token log-probs lie one after the other.
-
-    `number` says which tokens hold a digit. A number is what a step has come to, and a policy that
-    would write another one fails; how a solution opens, words and closes is often a matter of
-    style. So numbers count apart, and the first token is none of them.
-    """
-    starts = np.concatenate([[0], np.cumsum(sizes_Q)[:-1]]).astype(np.int64)
-    numbers = np.where(number, logprobs, 0.0)
-    numbers[starts] = 0.0
-    return np.column_stack(
-        [
-            sizes_Q,
-            np.add.reduceat(logprobs, starts),
-            np.minimum.reduceat(logprobs, starts),
-            logprobs[starts],
-            np.add.reduceat(numbers, starts),
-            np.minimum.reduceat(numbers, starts),
-        ]
-    )
 
 
 class Foresight:

@@ -110,7 +110,8 @@ class Selector:
         With both seen and unseen prompts there, the parts of the draw are kept apart: a share eta
         is uniform over the tiers of all prompts, so that every tier present gets its part wherever
         its prompts are; of the rest unseen prompts get enough to reach their own share.
-        `signal_P` is the difficulty (`beta`), the score of `softmax`, or ignored (`uniform`);
+        `signal_P` is the difficulty (`beta`), the score of `softmax`, the log of the worth
+        (`value`, for which seen and unseen prompts are alike), or ignored (`uniform`);
         `sample_P` a draw from the posterior for `thompson`; `taken` how many of the k rows a step
         usually takes; `forecast` whether the difficulty of unseen prompts is more than a guess.
         """
@@ -118,7 +119,7 @@ class Selector:
         if count == 0:
             raise InvalidInput("prompts", 0, "there is nothing to draw from")
         covered = int(np.count_nonzero(seen_P))
-        if self.config.explore == "off" or covered in (0, count):
+        if self.config.explore == "off" or self.config.name == "value" or covered in (0, count):
             eta, pools = self.config.eta, [np.ones(count, bool)]
             return self._draw_pools(signal_P, tier_P, eta, pools, k, rng, sample_P)[0]
         pools = [~seen_P, seen_P]
@@ -147,6 +148,9 @@ class Selector:
             return np.zeros(len(signal_P))
         if config.name == "softmax":
             return signal_P / config.temperature
+        if config.name == "value":
+            weight = np.exp(signal_P - signal_P.max())
+            return np.log((1.0 - eta) / weight.sum() * weight + eta / len(weight) + 1e-300)
         log_beta = beta_log_weight(clamp_difficulty(signal_P, self._rollouts), config.kappa)
         if eta == 0.0:
             return log_beta
@@ -193,7 +197,7 @@ class Selector:
                 raise InvalidInput("sample", None, "thompson needs draws from a posterior")
             distance = -np.abs(sample_P - config.target)
             return [rows[top_k(distance[rows], k)] for rows in map(np.flatnonzero, pools)]
-        if config.name == "softmax" or len(signal_P) < self._dense_below:
+        if config.name in ("softmax", "value") or len(signal_P) < self._dense_below:
             drawn = [np.empty(0, np.int64) for _ in pools]
         else:
             tiers = [tier_P == tier for tier in range(3)] if eta else []

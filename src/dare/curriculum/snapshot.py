@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 FORMAT = 5
 _BY_PROMPT = ("prompts/", "estimator/", "foresight/prompt_")
+_NOT_BY_PROMPT = ("estimator/memory_", "estimator/map_")
 
 
 def snapshot(curriculum: Curriculum) -> dict[str, Any]:
@@ -115,8 +116,12 @@ def _move(arrays: dict[str, Array], keys: Array, curriculum: Curriculum) -> dict
     fresh = snapshot(curriculum)["arrays"]
     moved = dict(arrays)
     for name, array in arrays.items():
-        if name.startswith(_BY_PROMPT) and len(array) == len(old):
-            target = fresh[name].copy()
+        by_prompt = name.startswith(_BY_PROMPT) and not name.startswith(_NOT_BY_PROMPT)
+        if by_prompt and len(array) == len(old):
+            first = fresh[name]  # what is read has a width of its own
+            target = np.zeros((len(keys), *array.shape[1:]), first.dtype)
+            if first.shape == target.shape:
+                target[:] = first
             target[place[kept]] = array[kept]
             moved[name] = target
     moved["prompts/key"] = keys
@@ -126,8 +131,11 @@ def _move(arrays: dict[str, Array], keys: Array, curriculum: Curriculum) -> dict
         flat = name in ("buffer/tokens", "buffer/logprobs")
         moved[name] = arrays[name][tokens if flat else held]
     moved["buffer/prompt"] = place[moved["buffer/prompt"]]
-    here = kept[arrays["cold/prompt"]]
-    for name in [name for name in arrays if name.startswith("cold/")]:
-        moved[name] = arrays[name][here]
-    moved["cold/prompt"] = place[moved["cold/prompt"]]
+    for table in ("cold/", "estimator/memory_"):
+        owner = arrays.get(f"{table}prompt")
+        if owner is not None:
+            here = kept[owner.astype(np.int64)]
+            for name in [name for name in arrays if name.startswith(table)]:
+                moved[name] = arrays[name][here]
+            moved[f"{table}prompt"] = place[moved[f"{table}prompt"].astype(np.int64)]
     return moved

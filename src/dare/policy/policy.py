@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dare.policy.batching import IntArray, Layout, TokenBatch, layout_of
-from dare.policy.embed import embed_prompts
+from dare.policy.embed import embed_prompts, prompt_states
 from dare.policy.entropy import mean_entropy
 from dare.policy.generate import Generated, GenerationRequest, Generator
 from dare.policy.generators import build_generator
@@ -134,6 +134,13 @@ class Policy:
                 pad_id=self.pad_id,
                 max_batch_tokens=self.batch_tokens,
                 progress=progress,
+            )
+
+    def states(self, prompts: Sequence[IntArray]) -> NDArray[np.float32]:
+        """The state of each prompt's last token, at a middle layer."""
+        with self.reading() as module:
+            return prompt_states(
+                module, prompts, pad_id=self.pad_id, max_batch_tokens=self.batch_tokens
             )
 
     def entropy(

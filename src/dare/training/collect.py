@@ -13,7 +13,7 @@ from accelerate.utils import gather_object
 
 from dare.curriculum.arrays import Array
 from dare.curriculum.estimators.base import Measured
-from dare.curriculum.foresight import STATISTICS, solution_statistics
+from dare.curriculum.estimators.dare.features import STATISTICS, solution_statistics
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.refresh import ScoreRequest
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
@@ -217,6 +217,17 @@ class Collector:
         prompts = [self._store.tokens(int(row)) for row in batch.prompt_R[mine]]
         responses = [batch.response(int(row)) for row in mine]
         return self.exchange(mine, self.score(prompts, responses).total[:, None], len(batch))[:, 0]
+
+    def read_states(self, rows: Array) -> Measured:
+        """The policy's state on these prompts, shared over processes."""
+        mine = self.share(len(rows))
+        prompts = [self._store.tokens(int(rows[place])) for place in mine]
+        states = self.policy.states(prompts) if prompts else np.zeros((0, 0), np.float32)
+        parts = self.gather([(mine, states)])
+        values = np.empty((len(rows), max(part.shape[1] for _, part in parts)), np.float32)
+        for places, part in parts:
+            values[places] = part if len(places) else values[:0]
+        return Measured(values, int(self._store.lengths[rows].sum()))
 
     def read_solutions(self, rows: Array, longest: int) -> Measured:
         """What `solution_statistics` says of these prompts' reference solutions; NaN without."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,11 @@ class PromptStore:
                 self._tokens[row] = self.encode(self.messages(row, conditioning, []))
             return self._tokens[row]
         return self.encode(self.messages(row, conditioning, fragments or []))
+
+    @cached_property
+    def lengths(self) -> IntArray:
+        """Tokens of every plain prompt."""
+        return np.array([len(self.tokens(row)) for row in range(len(self))], dtype=np.int64)
 
     @property
     def has_solutions(self) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from dare.config import CurriculumConfig
 from dare.curriculum import Services
 from dare.curriculum.arrays import Array
+from dare.curriculum.estimators import estimator_class
 from dare.curriculum.estimators.base import Measured
 from dare.curriculum.estimators.judge import INSTRUCTION, Replies
 from dare.curriculum.teacher_head import TeacherHead
@@ -45,7 +46,11 @@ class PolicyServices:
     ) -> Services:
         """The services that were not given, from the policy itself."""
         teacher = given.teacher
-        if settings.estimator.name == "teacher" and teacher is None and embeddings is not None:
+        if (
+            "teacher" in estimator_class(settings).needs
+            and teacher is None
+            and embeddings is not None
+        ):
             width = np.shape(embeddings)[1]
             given_width = None if given.embeddings is None else width
             teacher = self.teacher(settings.estimator.teacher, given_width)
@@ -60,12 +65,15 @@ class PolicyServices:
             return self._collector.read_solutions(rows, settings.max_tokens)
 
         own = solutions if self._store.has_solutions else None
+        needs = estimator_class(settings).needs
         return replace(
             given,
             embeddings=embeddings,
             teacher=teacher,
             decode=given.decode or self.decode,
             solutions=given.solutions or own,
+            states=given.states or self._collector.read_states,
+            lengths=self._store.lengths if "lengths" in needs else given.lengths,
             entropy=given.entropy or self.entropy,
             ask=given.ask or self.ask,
         )

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 from dare.curriculum import Curriculum, Services, TrainBatch
+from dare.curriculum.estimators import estimator_class
 from dare.curriculum.landscape import landscape_record
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
@@ -438,9 +439,10 @@ class DareTrainer(Trainer):
         return PolicyServices(self.store, self.collector, lambda: self.state.global_step)
 
     def _build_curriculum(self, state: dict[str, Any] | None) -> Curriculum:
-        given, name = self._services, self.settings.estimator.name
-        needed = name == "teacher" or self.settings.cold_start.references > 0
-        done = state is not None and not state["meta"]["cold"] and name != "teacher"
+        given, kind = self._services, estimator_class(self.settings)
+        always = "embeddings" in kind.needs
+        needed = always or (kind.uses_prior and self.settings.cold_start.references > 0)
+        done = state is not None and not state["meta"]["cold"] and not always
         embeddings = given.embeddings
         if needed and not done and embeddings is None:
             plain = [self.store.tokens(row) for row in range(len(self.store))]
@@ -514,7 +516,7 @@ class DareTrainer(Trainer):
     @property
     def _generates_to_estimate(self) -> bool:
         """Whether a refresh generates (prefixes, a judge's replies) and does not only rescore."""
-        return self.settings.estimator.name in ("entropy", "judge")
+        return estimator_class(self.settings).generates
 
     def _bare_model(self) -> Any:
         """The module under DDP's wrapper; fetched anew each time, since FSDP replaces it."""

@@ -2,7 +2,7 @@
 
 from dare.curriculum.estimators.base import Estimator, Measured, Outcome
 from dare.curriculum.estimators.bound import clip_bias, snis_bound
-from dare.curriculum.estimators.build import Services, build_estimator
+from dare.curriculum.estimators.build import Services, build_estimator, estimator_class
 from dare.curriculum.estimators.current import CurrentEstimator
 from dare.curriculum.estimators.entropy import EntropyEstimator
 from dare.curriculum.estimators.judge import JudgeEstimator, Replies, parse_probability
@@ -34,6 +34,7 @@ __all__ = [
     "build_estimator",
     "clip_bias",
     "effective_sample_size",
+    "estimator_class",
     "parse_probability",
     "snis_bound",
     "snis_difficulty",

@@ -21,6 +21,8 @@ class Outcome:
     prompt_Q: Array
     trials_Q: Array
     failures_Q: Array
+    tokens_Q: Array | None = None
+    """Mean tokens of a response, where they are known."""
 
 
 class Measured(NamedTuple):
@@ -45,6 +47,10 @@ class Estimator:
     remember is in `_arrays` (one row a prompt) and `_scalars`.
     """
 
+    needs: frozenset[str] = frozenset()
+    """What it asks of a model or the data, by the names in `Services`."""
+    generates: bool = False
+    """True where `refresh` lets the policy generate: those tokens count as generated."""
     probe_group: int = 8
     """Rollouts of each prompt that `probe` names."""
     uses_prior: bool = True
@@ -82,6 +88,10 @@ class Estimator:
     def observe(self, outcome: Outcome) -> None:
         """Learn from one step's outcomes."""
 
+    def read(self, step: int, rng: np.random.Generator, token_budget: int) -> int:
+        """Read what the policy of now says of the prompts; returns the tokens that were read."""
+        return 0
+
     def refresh(self, step: int, rng: np.random.Generator) -> int:
         """Bring estimates up to date with the policy; returns the tokens that this cost."""
         return 0
@@ -101,6 +111,15 @@ class Estimator:
     def signal(self) -> Array:
         """What the selector sees; differs from the difficulty where a method ranks otherwise."""
         return self.difficulty()
+
+    def mixed(self, size: int) -> Array:
+        """Chance that a group of this size has a right and a wrong rollout."""
+        rate = self.difficulty()
+        return np.asarray(1.0 - rate**size - (1.0 - rate) ** size)
+
+    def tokens(self) -> Array | None:
+        """Tokens that a response to each prompt is expected to take; None where nobody knows."""
+        return None
 
     def sample(self, rng: np.random.Generator) -> Array:
         """A draw from the belief about each difficulty (Thompson); without one, the estimate."""

@@ -12,6 +12,7 @@ from dare.curriculum.arrays import Array
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators.base import Estimator, Measure, Wanted
 from dare.curriculum.estimators.current import CurrentEstimator
+from dare.curriculum.estimators.dare import LiveEstimator
 from dare.curriculum.estimators.entropy import EntropyEstimator
 from dare.curriculum.estimators.judge import JudgeEstimator, Replies
 from dare.curriculum.estimators.posterior import PosteriorEstimator
@@ -34,6 +35,8 @@ class Services:
     teacher         a trained TeacherHead
     embeddings      one row a prompt (cold start, teacher)
     solutions(rows) `solution_statistics` of each reference solution, NaN where there is none
+    states(rows)    the policy's state on each prompt, a row each
+    lengths         tokens of every prompt
     """
 
     entropy: Measure | None = None
@@ -43,9 +46,12 @@ class Services:
     teacher: TeacherHead | None = None
     embeddings: Array | None = None
     solutions: Measure | None = None
+    states: Measure | None = None
+    lengths: Array | None = None
 
 
 _SHIPPED: dict[str, type[Estimator]] = {
+    "dare": LiveEstimator,
     "snis": SnisEstimator,
     "previous-fr": PreviousEstimator,
     "posterior": PosteriorEstimator,
@@ -57,13 +63,18 @@ _SHIPPED: dict[str, type[Estimator]] = {
 }
 
 
+def estimator_class(config: CurriculumConfig) -> type[Estimator]:
+    """The class behind `estimator.name`; it says what it needs before anything is built."""
+    name = config.estimator.name
+    found: type[Estimator] = _SHIPPED[name] if name in _SHIPPED else _own_class(name)
+    return found
+
+
 def wanted_scores(config: CurriculumConfig) -> Wanted:
     """Which behaviour log-probs a run with these settings reads, before anything is built."""
-    name = config.estimator.name
-    if name == "snis":
+    if config.estimator.name == "snis":
         return with_replay(SnisEstimator.scores_of(config.estimator), config)
-    kind = _SHIPPED[name] if name in _SHIPPED else _own_class(name)
-    return with_replay(kind.scores, config)
+    return with_replay(estimator_class(config).scores, config)
 
 
 def with_replay(scores: Wanted, config: CurriculumConfig) -> Wanted:
@@ -78,7 +89,9 @@ def build_estimator(
     settings = config.estimator
     name = settings.name
     estimator: Estimator
-    if name == "snis":
+    if name == "dare":
+        estimator = LiveEstimator(count, services.states, services.solutions, services.lengths)
+    elif name == "snis":
         estimator = SnisEstimator(count, buffer, settings)
     elif name == "previous-fr":
         estimator = PreviousEstimator(count, buffer)

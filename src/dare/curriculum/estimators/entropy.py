@@ -18,6 +18,9 @@ class EntropyEstimator(Estimator):
     scores = "none"
     uses_prior = False
 
+    needs = frozenset({"entropy"})
+    generates = True
+
     def __init__(self, count: int, measure: Measure, limit: int = 0) -> None:
         super().__init__(count)
         self._measure, self._limit = measure, limit

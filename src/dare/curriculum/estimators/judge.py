@@ -46,6 +46,9 @@ class JudgeEstimator(Estimator):
     scores = "none"
     uses_prior = False
 
+    needs = frozenset({"ask"})
+    generates = True
+
     def __init__(self, count: int, ask: Callable[[Array], Replies], limit: int = 0) -> None:
         super().__init__(count)
         self._ask, self._limit = ask, limit

@@ -23,6 +23,8 @@ class TeacherEstimator(Estimator):
     scores = "none"
     uses_prior = False
 
+    needs = frozenset({"embeddings", "teacher"})
+
     def __init__(self, count: int, head: TeacherHead, embeddings: Any, references: int) -> None:
         super().__init__(count)
         self._head = head

@@ -1,0 +1,342 @@
+"""LiveEstimator: one regression a step over the groups that came out, asked about every prompt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dare.curriculum.arrays import Array, compact, to_numpy
+from dare.curriculum.estimators.base import Estimator, Measure, Outcome, Wanted
+from dare.curriculum.estimators.dare.features import (
+    DIRECTIONS,
+    STATISTICS,
+    principal_directions,
+    solution_features,
+    standard,
+)
+from dare.curriculum.estimators.dare.regression import (
+    Fit,
+    Groups,
+    fit,
+    mixed_chance,
+    rate_moments,
+)
+from dare.errors import require
+
+MEMORY = 2048
+"""Groups that the regression learns from, the latest ones."""
+_FIRST = {"own": 1.0, "states": 1.5, "length": 0.1, "solutions": 0.05}
+"""Variances in squared logits before the data has said anything; each is moved by its evidence."""
+_BELIEF = 1.5  # deviation, in log, of what these variances may be before any data
+_MOVE = 1.5  # factor by which a variance is moved where that makes the groups more likely
+_FREE = 16.0  # variance of the intercept: the overall rate is not held back
+_FIRST_FADE, _FADES = 1e-3, (1e-5, 0.1)
+_CORRECTION = 0.05  # of the log of the fade, per group that surprised more or less than it should
+_AGE = 10.0  # steps that the trend is told in
+_ANYWAY = 0.1  # share of the mean worth of a reading that one of a prompt that looks certain has
+_CYCLE = 8  # steps in which everything is read again at the fastest: a policy moves slowly
+_LENGTH_RIDGE = 8.0  # groups that the mean length counts for beside each coefficient
+
+
+class LiveEstimator(Estimator):
+    """Failure rates for the policy of now: what prompts like this one do, and how this one differs.
+
+    Features are read from the policy: its state on the prompt (`states`), and how likely it finds
+    the reference solution (`solutions`). Neither is needed: without both, prompts share a mean.
+    """
+
+    needs = frozenset({"states", "solutions", "lengths"})
+    uses_prior = False
+    scores: Wanted = "none"
+
+    def __init__(
+        self,
+        count: int,
+        states: Measure | None = None,
+        solutions: Measure | None = None,
+        lengths: Array | None = None,
+    ) -> None:
+        super().__init__(count)
+        self._measures = {"states": states, "solutions": solutions}
+        self._length = np.zeros((count, 0))
+        if lengths is not None:
+            self._length = standard(np.log(np.maximum(lengths, 1.0))[:, None])
+        per_prompt: dict[str, Array] = {
+            "logit": np.zeros(count),
+            "logit_variance": np.full(count, 4.0),
+            "strength": np.zeros(count),
+            "tokens": np.full(count, np.nan),
+            "own": np.zeros(count),
+            "visits": np.zeros(count, np.int64),
+            "states": np.zeros((count, 0), np.float32),
+            "states_step": np.full(count, -1, np.int64),
+            "solutions": np.full((count, 0 if solutions is None else STATISTICS), np.nan),
+            "solutions_step": np.full(count, -1, np.int64),
+        }
+        memory = ("prompt", "step", "visits", "trials", "failures", "tokens")
+        self._arrays.update(per_prompt)
+        self._arrays.update({f"memory_{name}": np.zeros(0) for name in memory})
+        self._arrays.update({f"map_{name}": np.zeros(0) for name in ("centre", "weight")})
+        self._arrays["map_directions"] = np.zeros((0, 0))
+        self._scalars.update(spread=dict(_FIRST), fade=_FIRST_FADE, turn=0, trend=[0.0, 0.0])
+
+    # ---- what is asked ----
+
+    def evidence(self) -> Array:
+        """Rollouts that each estimate is worth."""
+        return self._arrays["strength"].copy()
+
+    def mixed(self, size: int) -> Array:
+        """Chance that a group of this size has a right and a wrong rollout, by all that is known
+        and how surely."""
+        return mixed_chance(self._arrays["logit"], self._arrays["logit_variance"], size)
+
+    def tokens(self) -> Array | None:
+        """Tokens that a response is expected to take; None before any came out."""
+        tokens = self._arrays["tokens"]
+        return None if np.isnan(tokens).any() else tokens
+
+    def sample(self, rng: np.random.Generator) -> Array:
+        """A draw from the belief about each difficulty."""
+        spread = np.sqrt(self._arrays["logit_variance"])
+        logit = self._arrays["logit"] + spread * rng.standard_normal(self.count)
+        return np.asarray(1.0 / (1.0 + np.exp(-logit)))
+
+    def metrics(self) -> dict[str, float]:
+        """How far prompts differ by their features and beyond them, and what the trend is."""
+        spread = self._scalars["spread"]
+        return {
+            "own_deviation": math.sqrt(spread["own"]),
+            "forecast_deviation": math.sqrt(spread["states"]),
+            "evidence_fade": self._scalars["fade"],
+            "difficulty_trend": -self._scalars["trend"][0] / _AGE,
+            "training_gain": -self._scalars["trend"][1],
+        }
+
+    # ---- what is told ----
+
+    def observe(self, outcome: Outcome) -> None:
+        """Judge what was said of these groups, remember them, and learn anew."""
+        arrays, rows = self._arrays, outcome.prompt_Q
+        if not len(rows):
+            return
+        self._judge(outcome)
+        new = {
+            "prompt": rows,
+            "step": np.full(len(rows), outcome.step),
+            "visits": arrays["visits"][rows],
+            "trials": outcome.trials_Q,
+            "failures": outcome.failures_Q,
+            "tokens": np.full(len(rows), np.nan) if outcome.tokens_Q is None else outcome.tokens_Q,
+        }
+        for name, values in new.items():
+            held = np.concatenate([arrays[f"memory_{name}"], values])
+            arrays[f"memory_{name}"] = held[-MEMORY:]
+        arrays["visits"][rows] += 1
+        self._learn(outcome.step, move=True)
+
+    def read(self, step: int, rng: np.random.Generator, token_budget: int) -> int:
+        """Read states and solutions: all of them once, then what is stalest and may matter most.
+
+        Nothing is read before a group has come out: until then all prompts are alike.
+        """
+        spent = 0
+        if not len(self._arrays["memory_prompt"]):
+            return 0
+        for name, measure in self._measures.items():
+            if measure is not None:
+                spent += self._read(name, measure, step, rng, token_budget - spent)
+        if spent:
+            self._learn(step, move=False)
+        return spent
+
+    # ---- reading ----
+
+    def _read(
+        self, name: str, measure: Measure, step: int, rng: np.random.Generator, budget: int
+    ) -> int:
+        arrays, read = self._arrays, self._arrays[f"{name}_step"]
+        first = not (read >= 0).any()
+        rows = np.arange(self.count) if first else self._worth_reading(name, step, budget)
+        if not len(rows):
+            return 0
+        result = measure(rows)
+        values = to_numpy(result.values, np.float64, f"services.{name}")
+        fix = f"must give one row for each of {len(rows)} prompts"
+        require(
+            values.ndim == 2 and len(values) == len(rows), f"services.{name}", values.shape, fix
+        )
+        if name == "states":
+            values = self._projected(values, rng, first)
+        else:
+            fix = f"must give {STATISTICS} statistics a prompt"
+            require(values.shape[1] == STATISTICS, "services.solutions", values.shape, fix)
+        if arrays[name].shape[1] != values.shape[1]:
+            arrays[name] = np.zeros((self.count, values.shape[1]), np.float32)
+        arrays[name][rows] = values
+        read[rows] = step
+        self._scalars[f"{name}_tokens"] = result.tokens / len(rows)
+        return int(result.tokens)
+
+    def _worth_reading(self, name: str, step: int, budget: int) -> Array:
+        """Prompts that may have moved most since they were read, as many as the budget pays."""
+        read, each = self._arrays[f"{name}_step"], max(self._scalars[f"{name}_tokens"], 1e-9)
+        most = min(int(budget / each), -(-self.count // _CYCLE))
+        if most <= 0:
+            return np.empty(0, np.int64)
+        rate = self._arrays["difficulty"]
+        moves = rate * (1.0 - rate)
+        worth = (moves + _ANYWAY * moves.mean()) * (step - read)
+        worth[read < 0] = np.inf  # prompts that joined the data of a run
+        rows = np.argsort(-worth, kind="stable")[:most]
+        return np.sort(rows[read[rows] < step])
+
+    def _projected(self, states: Array, rng: np.random.Generator, first: bool) -> Array:
+        """States along the directions that were chosen at the first reading."""
+        arrays = self._arrays
+        if first:
+            count = min(DIRECTIONS, max(1, self.count // 4))
+            centre, directions, scale = principal_directions(states, count, rng)
+            arrays["map_centre"], arrays["map_directions"] = centre, directions / scale
+        fix = f"states have {len(arrays['map_centre'])} numbers; another model was read before"
+        require(states.shape[1] == len(arrays["map_centre"]), "services.states", states.shape, fix)
+        return np.asarray((states - arrays["map_centre"]) @ arrays["map_directions"])
+
+    # ---- learning ----
+
+    def _design(self) -> tuple[Array, Array]:
+        """Features of every prompt, and the name of the variance that each column has."""
+        arrays = self._arrays
+        parts = {"free": np.ones((self.count, 1)), "length": self._length}
+        parts["states"] = arrays["states"].astype(np.float64)
+        read = (arrays["solutions_step"] >= 0).any() and arrays["solutions"].shape[1]
+        if read:
+            parts["solutions"] = solution_features(arrays["solutions"])
+        names = np.concatenate([np.full(part.shape[1], name) for name, part in parts.items()])
+        return np.hstack(list(parts.values())), names
+
+    def _learn(self, step: int, *, move: bool) -> None:
+        """Fit the groups in memory and ask about every prompt."""
+        arrays, scalars = self._arrays, self._scalars
+        rows, index = compact(arrays["memory_prompt"].astype(np.int64))
+        features, names = self._design()
+        age = step - arrays["memory_step"]
+        groups = Groups(
+            index,
+            arrays["memory_trials"],
+            arrays["memory_failures"],
+            age,
+            np.column_stack([age / _AGE, np.log1p(arrays["memory_visits"])]),
+        )
+        width = features.shape[1] + groups.covariates_NT.shape[1]
+        weight = arrays["map_weight"] if len(arrays["map_weight"]) == width else np.zeros(width)
+        found = self._fitted(features[rows], names, groups, (weight, arrays["own"][rows]))
+        if move:
+            found = self._move(features[rows], names, groups, found)
+        arrays["map_weight"] = found.weight_F
+        arrays["own"][:] = 0.0
+        arrays["own"][rows] = found.own_Q
+        scalars["trend"] = found.weight_F[features.shape[1] :].tolist()
+        self._ask(features, names, rows, found)
+        self._expect_lengths(features, rows, index)
+
+    def _fitted(
+        self,
+        features_QF: Array,
+        names: Array,
+        groups: Groups,
+        start: tuple[Array, Array],
+        spread: Mapping[str, float] | None = None,
+    ) -> Fit:
+        spread = self._scalars["spread"] if spread is None else spread
+        variance = {"free": _FREE, **spread}
+        precision = np.array([1.0 / variance[name] for name in names.tolist()])
+        return fit(features_QF, groups, precision, spread["own"], self._scalars["fade"], start)
+
+    def _move(self, features_QF: Array, names: Array, groups: Groups, found: Fit) -> Fit:
+        """One variance a step, in turn: up or down where that makes the groups more likely."""
+        scalars = self._scalars
+        present = [name for name in _FIRST if name == "own" or name in names]
+        name = present[scalars["turn"] % len(present)]
+        scalars["turn"] += 1
+        for factor in (_MOVE, 1.0 / _MOVE):
+            while True:
+                spread = {**scalars["spread"], name: scalars["spread"][name] * factor}
+                start = found.weight_F, found.own_Q
+                other = self._fitted(features_QF, names, groups, start, spread)
+                gain = other.log_evidence + _belief(spread) - found.log_evidence
+                if gain <= _belief(scalars["spread"]) + 1e-3:
+                    break
+                scalars["spread"], found = spread, other
+        return found
+
+    def _ask(self, features: Array, names: Array, rows: Array, found: Fit) -> None:
+        """Logit and rate of every prompt for the policy of now."""
+        arrays, spread = self._arrays, self._scalars["spread"]
+        now = np.column_stack(
+            [features, np.zeros(self.count), np.log1p(arrays["visits"].astype(np.float64))]
+        )
+        logit = now @ found.weight_F
+        variance = np.einsum("pf,pf->p", now @ found.covariance_FF, now)
+        unread = arrays["states_step"] < 0
+        if "states" in names:
+            variance = variance + spread["states"] * unread
+        kept = np.ones(self.count)
+        kept[rows] = 1.0 / (1.0 + spread["own"] * found.information_Q)
+        arrays["logit"] = logit + arrays["own"]
+        # Where a prompt's own groups say much, what is unsure about its kind matters little.
+        arrays["logit_variance"] = spread["own"] * kept + variance * kept**2
+        mean, spread_of_rate = rate_moments(arrays["logit"], arrays["logit_variance"])
+        arrays["difficulty"] = mean
+        arrays["strength"] = np.maximum(mean * (1.0 - mean) / spread_of_rate - 1.0, 0.0)
+
+    def _expect_lengths(self, features: Array, rows: Array, index: Array) -> None:
+        """Log length of a response by ridge regression on the same features."""
+        arrays = self._arrays
+        known = np.isfinite(arrays["memory_tokens"]) & (arrays["memory_tokens"] > 0)
+        if not known.any():
+            return
+        inputs = features[rows][index[known]][:, 1:]
+        wanted = np.log(arrays["memory_tokens"][known])
+        middle = wanted.mean()
+        curve = inputs.T @ inputs + _LENGTH_RIDGE * np.eye(inputs.shape[1])
+        weight = np.linalg.solve(curve, inputs.T @ (wanted - middle))
+        low, high = wanted.min(), wanted.max()
+        arrays["tokens"] = np.exp(np.clip(middle + features[:, 1:] @ weight, low, high))
+
+    def _judge(self, outcome: Outcome) -> None:
+        """Evidence fades faster where prompts that were tried before surprise more than they
+        should, and slower where less."""
+        arrays, rows = self._arrays, outcome.prompt_Q
+        again = (arrays["visits"][rows] > 0) & (outcome.trials_Q > 1)
+        rows, trials = rows[again], outcome.trials_Q[again]
+        if not len(rows):
+            return
+        rate = arrays["difficulty"][rows]
+        unsure = rate * (1.0 - rate) / (arrays["strength"][rows] + 1.0)
+        expected = trials * rate * (1.0 - rate) + trials * (trials - 1.0) * unsure
+        surprise = (outcome.failures_Q[again] - trials * rate) ** 2 / np.maximum(expected, 1e-3)
+        change = _CORRECTION * float(np.clip(surprise - 1.0, -1.0, 4.0).sum())
+        fade = self._scalars["fade"] * math.exp(min(max(change, -0.5), 0.5))
+        self._scalars["fade"] = min(max(fade, _FADES[0]), _FADES[1])
+
+    # ---- state ----
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore; what was read and remembered has sizes of its own."""
+        for name, array in state["arrays"].items():
+            if name in self._arrays and (
+                name.startswith(("memory_", "map_")) or name in self._measures
+            ):
+                self._arrays[name] = np.zeros_like(array)
+        super().load_state_dict(state)
+
+
+def _belief(spread: Mapping[str, float]) -> float:
+    """Log prior of the variances: log-normal around the first ones."""
+    return -0.5 * sum(
+        (math.log(spread[name] / first) / _BELIEF) ** 2 for name, first in _FIRST.items()
+    )

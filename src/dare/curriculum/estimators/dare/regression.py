@@ -1,0 +1,157 @@
+"""A logistic regression over prompts in which every prompt also has a logit of its own.
+
+A group i of prompt q had k failures in n rollouts, some steps ago. Its logit is
+
+    features_q . weight  +  own_q  +  trend . covariates_i
+
+with weight ~ N(0, 1 / precision), own_q ~ N(0, own_variance) and trend ~ N(0, TREND_VARIANCE). The
+covariates say how old the group is and how often its prompt had been trained on by then; for the
+policy of now they are 0 and today's count. What a group says fades: it counts for
+1 / (1 + fade n age) of itself, as the variance of a rate that wanders grows with time.
+
+The posterior is Gaussian around its mode (Laplace). Own logits are independent given the weights,
+so they are eliminated, and a Newton step costs one product of prompts x features.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dare.curriculum.arrays import Array
+
+TREND_VARIANCE = 0.05
+_ROUNDS = 25
+_FURTHEST = 4.0  # logits that one Newton step may move a group: the curve is flat far out
+_CLOSE = 1e-4  # gain in log posterior below which the mode is found
+_NODES, _SHARES = np.polynomial.hermite_e.hermegauss(11)
+_SHARES = _SHARES / _SHARES.sum()
+
+
+class Groups(NamedTuple):
+    """What came out, a row a group. `index_N` says which row of the features is its prompt's."""
+
+    index_N: Array
+    trials_N: Array
+    failures_N: Array
+    age_N: Array
+    covariates_NT: Array
+
+
+class Fit(NamedTuple):
+    """The posterior: weights and trend (T last ones), own logits, and how sure they are."""
+
+    weight_F: Array
+    own_Q: Array
+    covariance_FF: Array
+    information_Q: Array
+    """What its groups say about each prompt's own logit: one over their variance."""
+    log_evidence: float
+
+
+def fit(
+    features_QF: Array,
+    groups: Groups,
+    precision_F: Array,
+    own_variance: float,
+    fade: float,
+    start: tuple[Array, Array] | None = None,
+) -> Fit:
+    """The mode by Newton steps that never lose, and the curvature there."""
+    index, trials, failures, age, covariates = groups
+    count, width = features_QF.shape
+    extra = covariates.shape[1]
+    share = 1.0 / (1.0 + fade * trials * age)
+    failures, trials = share * failures, share * trials
+    penalty = np.concatenate([precision_F, np.full(extra, 1.0 / TREND_VARIANCE)])
+
+    def logits(weight: Array, own: Array) -> Array:
+        return np.asarray((features_QF @ weight[:width] + own)[index] + covariates @ weight[width:])
+
+    def log_posterior(weight: Array, own: Array, logit: Array) -> float:
+        said = float(np.sum(failures * logit - trials * np.logaddexp(0.0, logit)))
+        held = float(penalty @ weight**2) + float(own @ own) / own_variance
+        return said - 0.5 * held
+
+    weight, own = (np.zeros(width + extra), np.zeros(count)) if start is None else start
+    logit = logits(weight, own)
+    value = log_posterior(weight, own, logit)
+    for _ in range(_ROUNDS):
+        rate = 1.0 / (1.0 + np.exp(-logit))
+        lever = trials * rate * (1.0 - rate)
+        missed = failures - trials * rate
+        information, curve, by_prompt = _curvature(
+            features_QF, index, lever, covariates, penalty, own_variance
+        )
+        free = 1.0 / (information + 1.0 / own_variance)
+        own_slope = np.bincount(index, missed, count) - own / own_variance
+        slope = np.concatenate(
+            [features_QF.T @ np.bincount(index, missed, count), covariates.T @ missed]
+        )
+        slope = slope - penalty * weight
+        slope[:width] -= features_QF.T @ (information * free * own_slope)
+        slope[width:] -= by_prompt.T @ (free * own_slope)
+        step = np.linalg.solve(curve, slope)
+        coupled = information * (features_QF @ step[:width]) + by_prompt @ step[width:]
+        own_step = free * (own_slope - coupled)
+        moved = float(np.abs(logits(step, own_step)).max(initial=0.0))
+        length = min(1.0, _FURTHEST / max(moved, 1e-12))
+        while True:
+            there = weight + length * step, own + length * own_step
+            logit = logits(*there)
+            found = log_posterior(*there, logit)
+            if found >= value or length < 1e-3:
+                break
+            length *= 0.5
+        gain, value = found - value, found
+        weight, own = there
+        if gain < _CLOSE:
+            break
+    evidence = value + 0.5 * float(np.log(penalty).sum() - np.linalg.slogdet(curve)[1])
+    evidence -= 0.5 * float(np.log1p(own_variance * information).sum())
+    return Fit(weight, own, np.linalg.inv(curve), information, evidence)
+
+
+def _curvature(
+    features_QF: Array,
+    index: Array,
+    lever_N: Array,
+    covariates_NT: Array,
+    penalty: Array,
+    own_variance: float,
+) -> tuple[Array, Array, Array]:
+    """Information on each own logit, the curve of weights and trend with own logits eliminated, and
+    how own logits and trend hang together."""
+    count, width = features_QF.shape
+    information = np.bincount(index, lever_N, count)
+    by_prompt = np.column_stack(
+        [np.bincount(index, lever_N * one, count) for one in covariates_NT.T]
+    )
+    kept = 1.0 / (1.0 + own_variance * information)
+    curve = np.diag(penalty)
+    curve[:width, :width] += (features_QF * (information * kept)[:, None]).T @ features_QF
+    cross = features_QF.T @ (by_prompt * kept[:, None])
+    curve[:width, width:] += cross
+    curve[width:, :width] += cross.T
+    curve[width:, width:] += (covariates_NT * lever_N[:, None]).T @ covariates_NT
+    curve[width:, width:] -= by_prompt.T @ (by_prompt * (own_variance * kept)[:, None])
+    return information, curve, by_prompt
+
+
+def rate_moments(mean_P: Array, variance_P: Array) -> tuple[Array, Array]:
+    """Mean and variance of a rate whose logit is Gaussian (Gauss-Hermite, 11 nodes)."""
+    rate = _rates(mean_P, variance_P)
+    mean = rate @ _SHARES
+    return mean, np.maximum((rate**2) @ _SHARES - mean**2, 1e-12)
+
+
+def mixed_chance(mean_P: Array, variance_P: Array, size: int) -> Array:
+    """Chance that a group of `size` rollouts has a right and a wrong one."""
+    rate = _rates(mean_P, variance_P)
+    return np.asarray((1.0 - rate**size - (1.0 - rate) ** size) @ _SHARES)
+
+
+def _rates(mean_P: Array, variance_P: Array) -> Array:
+    logit = mean_P[:, None] + np.sqrt(variance_P)[:, None] * _NODES
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(logit, -40.0, 40.0))))

@@ -1,0 +1,301 @@
+"""DARE's own estimate: the regression against plain optimisation, and what it says of prompts."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import integrate, optimize, stats
+from worlds import batch as rollouts_of
+
+from dare.config import CurriculumConfig
+from dare.curriculum import Curriculum, PromptTable, Services
+from dare.curriculum.allocation import allocate
+from dare.curriculum.arrays import Array
+from dare.curriculum.estimators.base import Measured, Outcome
+from dare.curriculum.estimators.dare import LiveEstimator
+from dare.curriculum.estimators.dare.features import principal_directions, solution_features
+from dare.curriculum.estimators.dare.regression import (
+    TREND_VARIANCE,
+    Groups,
+    fit,
+    mixed_chance,
+    rate_moments,
+)
+from dare.errors import InvalidInput
+
+
+def groups_of(rng: np.random.Generator, prompts: int, count: int) -> Groups:
+    """Groups of several ages; some prompts have several."""
+    index = np.concatenate([np.arange(prompts), rng.integers(0, prompts, count - prompts)])
+    trials = rng.integers(2, 17, count).astype(float)
+    failures = rng.binomial(trials.astype(int), rng.random(count)).astype(float)
+    age = rng.integers(0, 30, count).astype(float)
+    return Groups(index, trials, failures, age, np.column_stack([age / 10, rng.random(count)]))
+
+
+def test_the_mode_the_curvature_and_the_evidence_are_those_of_plain_calculus() -> None:
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((12, 3))
+    groups = groups_of(rng, 12, 20)
+    precision, own_variance, fade = np.array([0.1, 1.0, 2.0]), 0.7, 0.01
+    found = fit(features, groups, precision, own_variance, fade)
+    # The same model written down without any elimination: one vector of weights and own logits.
+    share = 1 / (1 + fade * groups.trials_N * groups.age_N)
+    design = np.hstack([features[groups.index_N], groups.covariates_NT, np.eye(12)[groups.index_N]])
+    penalty = np.concatenate([precision, np.full(2, 1 / TREND_VARIANCE), np.full(12, 1 / 0.7)])
+
+    def cost(theta: Array) -> float:
+        logit = design @ theta
+        said = groups.failures_N * logit - groups.trials_N * np.logaddexp(0, logit)
+        return float(-(share * said).sum() + 0.5 * penalty @ theta**2)
+
+    best = optimize.minimize(cost, np.zeros(17), method="BFGS", options={"gtol": 1e-9})
+    np.testing.assert_allclose(np.concatenate([found.weight_F, found.own_Q]), best.x, atol=2e-3)
+    rate = 1 / (1 + np.exp(-design @ best.x))
+    lever = share * groups.trials_N * rate * (1 - rate)
+    whole = design.T @ (design * lever[:, None]) + np.diag(penalty)
+    np.testing.assert_allclose(found.covariance_FF, np.linalg.inv(whole)[:5, :5], atol=2e-3)
+    evidence = -best.fun + 0.5 * (np.log(penalty).sum() - np.linalg.slogdet(whole)[1])
+    assert found.log_evidence == pytest.approx(evidence, abs=1e-2)
+    np.testing.assert_allclose(
+        found.information_Q, np.bincount(groups.index_N, lever, 12), rtol=1e-2
+    )
+
+
+def test_a_far_start_arrives_at_the_same_mode() -> None:
+    rng = np.random.default_rng(1)
+    features, groups = rng.standard_normal((12, 3)), groups_of(rng, 12, 20)
+    near = fit(features, groups, np.ones(3), 2.0, 0.0)
+    far = fit(features, groups, np.ones(3), 2.0, 0.0, (np.full(5, 6.0), np.full(12, -5.0)))
+    np.testing.assert_allclose(near.weight_F, far.weight_F, atol=1e-2)
+
+
+@pytest.mark.parametrize(("mean", "variance"), [(0.0, 1.0), (-3.0, 0.5), (2.0, 4.0)])
+def test_rates_and_mixed_groups_by_numerical_integration(mean: float, variance: float) -> None:
+    def expect(value: object) -> float:
+        density = stats.norm(mean, np.sqrt(variance)).pdf
+        return float(
+            integrate.quad(lambda x: density(x) * value(1 / (1 + np.exp(-x))), -30, 30)[0]  # type: ignore[operator]
+        )
+
+    at = np.array([mean]), np.array([variance])
+    first, spread = rate_moments(*at)
+    assert first[0] == pytest.approx(expect(lambda p: p), abs=2e-3)
+    wanted = expect(lambda p: p**2) - expect(lambda p: p) ** 2
+    assert spread[0] == pytest.approx(wanted, abs=2e-3)
+    mixed = expect(lambda p: 1 - p**8 - (1 - p) ** 8)
+    assert mixed_chance(*at, 8)[0] == pytest.approx(mixed, abs=1e-2)
+
+
+def test_directions_hold_as_much_as_the_best_ones_do() -> None:
+    rng = np.random.default_rng(2)
+    states = rng.standard_normal((200, 30)) @ (rng.standard_normal((30, 30)) * 0.7 ** np.arange(30))
+    centre, directions, scale = principal_directions(states, 5, rng)
+    made = (states - centre) @ directions
+    best = np.linalg.svd(states - states.mean(0), full_matrices=False)[1][:5]
+    assert np.linalg.norm(made) == pytest.approx(np.linalg.norm(best), rel=1e-3)
+    assert ((made / scale) ** 2).sum(1).mean() == pytest.approx(1.0)
+
+
+def test_prompts_without_a_solution_have_no_features_of_one() -> None:
+    statistics = np.abs(np.random.default_rng(0).standard_normal((6, 6)))
+    statistics[:, 1:] *= -1
+    statistics[2] = np.nan
+    made = solution_features(statistics)
+    assert np.isfinite(made).all()
+    assert not made[2].any()
+    assert np.allclose(made[[0, 1, 3, 4, 5]].mean(axis=0), 0.0, atol=1e-9)
+
+
+def world(count: int = 400, seed: int = 0) -> tuple[Array, Array]:
+    """States that tell half of the logit, and the true failure rates."""
+    rng = np.random.default_rng(seed)
+    states = rng.standard_normal((count, 12)).astype(np.float32)
+    logit = 1.5 * states[:, 0] - states[:, 1] + rng.standard_normal(count)
+    return states, 1 / (1 + np.exp(-logit))
+
+
+def told(
+    estimator: LiveEstimator, truth: Array, steps: int, seed: int = 0, improve: float = 0.0
+) -> Array:
+    """Feed groups of 8; returns the truth of the last step."""
+    rng = np.random.default_rng(seed)
+    logit = np.log(truth / (1 - truth))
+    for step in range(steps):
+        rate = 1 / (1 + np.exp(-(logit - improve * step)))
+        rows = np.sort(rng.choice(len(truth), 32, replace=False))
+        failures = rng.binomial(8, rate[rows]).astype(float)
+        estimator.observe(Outcome(step, rows, np.full(32, 8.0), failures, np.full(32, 100.0)))
+        estimator.read(step, np.random.default_rng(step), 1000)
+    return np.asarray(1 / (1 + np.exp(-(logit - improve * (steps - 1)))))
+
+
+def test_unseen_prompts_are_told_by_their_states_and_seen_ones_by_their_own_groups() -> None:
+    states, truth = world()
+    blind, sighted = LiveEstimator(400), LiveEstimator(400, lambda r: Measured(states[r], len(r)))
+    for estimator in (blind, sighted):
+        told(estimator, truth, 8)
+    seen = sighted._arrays["visits"] > 0
+    missed = {
+        name: np.abs(estimator.difficulty() - truth)
+        for name, estimator in (("blind", blind), ("sighted", sighted))
+    }
+    assert missed["sighted"][~seen].mean() < 0.75 * missed["blind"][~seen].mean()
+    assert missed["sighted"][seen].mean() < 0.75 * missed["sighted"][~seen].mean()
+    assert missed["sighted"][seen].mean() < missed["blind"][seen].mean()
+    # Predicted groups come out as mixed as they were said to.
+    chance = sighted.mixed(8)[~seen]
+    real = 1 - truth[~seen] ** 8 - (1 - truth[~seen]) ** 8
+    assert chance.mean() == pytest.approx(real.mean(), abs=0.08)
+    tokens = sighted.tokens()
+    assert tokens is not None
+    np.testing.assert_allclose(tokens, 100.0)
+
+
+def test_a_policy_that_improves_is_followed() -> None:
+    states, truth = world(200)
+    estimator = LiveEstimator(200, lambda rows: Measured(states[rows], len(rows)))
+    now = told(estimator, truth, 40, improve=0.05)
+    assert estimator.difficulty().mean() == pytest.approx(now.mean(), abs=0.04)
+    assert estimator.metrics()["difficulty_trend"] < -0.02
+
+
+def test_what_surprises_fades_faster() -> None:
+    _, truth = world(64)
+    calm, wild = LiveEstimator(64), LiveEstimator(64)
+    told(calm, truth, 30)
+    rng = np.random.default_rng(3)
+    for step in range(30):  # every prompt turns over again and again
+        rows = np.sort(rng.choice(64, 32, replace=False))
+        failures = np.where((rows + step // 5) % 2, 8.0, 0.0)
+        wild.observe(Outcome(step, rows, np.full(32, 8.0), failures))
+    assert wild.metrics()["evidence_fade"] > 5 * calm.metrics()["evidence_fade"]
+
+
+def test_the_state_continues_bit_for_bit() -> None:
+    states, truth = world()
+
+    def fresh() -> LiveEstimator:
+        return LiveEstimator(400, lambda rows: Measured(states[rows], len(rows)), None, None)
+
+    one, other = fresh(), fresh()
+    told(one, truth, 4)
+    other.load_state_dict(one.state_dict())
+    for estimator in (one, other):
+        told(estimator, truth, 3, seed=5)
+    np.testing.assert_array_equal(one.difficulty(), other.difficulty())
+    np.testing.assert_array_equal(one.mixed(8), other.mixed(8))
+
+
+def test_readings_stay_within_their_budget() -> None:
+    states, truth = world()
+    asked: list[int] = []
+
+    def read(rows: Array) -> Measured:
+        asked.append(len(rows))
+        return Measured(states[rows], 10 * len(rows))
+
+    estimator = LiveEstimator(400, read)
+    assert estimator.read(0, np.random.default_rng(0), 10**6) == 0  # nothing came out yet
+    told(estimator, truth, 1)
+    assert asked == [400]
+    assert estimator.read(5, np.random.default_rng(0), 205) == 200
+    assert estimator.read(5, np.random.default_rng(0), 9) == 0
+    assert estimator.read(6, np.random.default_rng(0), 10**6) == 500  # an eighth at the most
+    with pytest.raises(InvalidInput, match="another model was read"):
+        LiveEstimator.read(
+            _with_states(estimator, states[:, :5]), 9, np.random.default_rng(0), 10**6
+        )
+
+
+def _with_states(estimator: LiveEstimator, states: Array) -> LiveEstimator:
+    estimator._measures["states"] = lambda rows: Measured(states[rows], 10 * len(rows))
+    return estimator
+
+
+def test_rollouts_go_where_the_chance_of_a_mixed_group_grows_most() -> None:
+    rate = np.array([0.5, 0.9, 0.05])
+    sizes = np.arange(2, 9)
+    chance = 1 - rate[:, None] ** sizes - (1 - rate[:, None]) ** sizes
+    for budget in (6, 11, 17, 24):
+        best = max(
+            (sum(chance[q, n] for q, n in enumerate(pick)), pick)
+            for pick in product(range(7), repeat=3)
+            if sum(pick) + 6 == budget
+        )
+        found = allocate(chance, 2, budget)
+        assert found.sum() == budget
+        assert chance[np.arange(3), found - 2].sum() == pytest.approx(best[0])
+    with pytest.raises(InvalidInput, match="between 6 and 24"):
+        allocate(chance, 2, 25)
+
+
+def curriculum_of(count: int, states: Array, **settings: object) -> Curriculum:
+    config = CurriculumConfig().replace(
+        {
+            "estimator.name": "dare",
+            "selection.name": "value",
+            "selection.eta": 0.05,
+            "rollout_budget": 64,
+            "fresh_share": 1.0,
+            "tiers": False,
+            "max_tokens": 8,
+            **settings,
+        }
+    )
+    services = Services(states=lambda rows: Measured(states[rows], len(rows)))
+    return Curriculum(
+        PromptTable.from_columns([f"p{row}" for row in range(count)]), config, services
+    )
+
+
+def trained(curriculum: Curriculum, truth: Array, steps: int) -> list[float]:
+    """Share of mixed groups of each step."""
+    shares = []
+    for _ in range(steps):
+        plan = curriculum.plan()
+        rng = np.random.default_rng(plan.step)
+        rows = plan.rows()["prompt"]
+        rewards = (rng.random(len(rows)) >= truth[rows]).astype(float).tolist()
+        batch = curriculum.observe(rollouts_of(rows.tolist(), rewards))
+        assert batch is not None
+        shares.append(float(batch.varied_N.mean()))
+        curriculum.refresh(None, 1000)
+    return shares
+
+
+def test_draws_by_value_find_groups_that_teach() -> None:
+    states, _ = world(600)
+    truth = 1 / (1 + np.exp(-(4 * states[:, 0] + 4)))  # most are hopeless
+    drawn = trained(curriculum_of(600, states), truth, 20)
+    uniform = trained(curriculum_of(600, states, **{"selection.name": "uniform"}), truth, 20)
+    assert np.mean(drawn[8:]) > 1.5 * np.mean(uniform[8:])
+
+
+def test_a_prompt_rests_after_its_turn() -> None:
+    states, truth = world(400)
+    curriculum = curriculum_of(400, states, **{"selection.eta": 0.0})
+    before: set[int] = set()
+    for _ in range(6):
+        plan = curriculum.plan()
+        rows = plan.rows()["prompt"]
+        assert not before & set(plan.prompt_P.tolist())
+        before |= set(plan.prompt_P.tolist())
+        curriculum.observe(rollouts_of(rows.tolist(), (truth[rows] < 0.5).astype(float).tolist()))
+        curriculum.refresh(None, 0)
+
+
+def test_a_run_goes_on_with_other_prompts() -> None:
+    states, truth = world(60)
+    first = curriculum_of(60, states)
+    trained(first, truth, 4)
+    wide = np.vstack([states[:50], states[:20]])
+    second = curriculum_of(70, wide)
+    second.load_state_dict(first.state_dict(), new_data=True)
+    known = {name: row for row, name in enumerate(first.prompts.ids())}
+    for row, name in enumerate(second.prompts.ids()):
+        if name in known:
+            assert second.visits_P[row] == first.visits_P[known[name]]
+    trained(second, np.resize(truth, 70), 2)
