@@ -158,6 +158,7 @@ def test_a_fixed_target_and_another_base(study):
     assert other["grpo"]["steps_to_target"][0] is None
     assert [one["seconds_to_target"] for one in other["grpo"]["runs"]] == [None, 30.0]
     assert other["grpo"]["step_speed_up"][0] == pytest.approx((0 + 10 / 20) / 2)
+    assert other["grpo"]["step_speed_up"][1] == 0.0  # a ratio is never below
     with pytest.raises(InvalidInput, match="did you mean 'fast'"):
         compare_runs(runs, base="fats")
 

@@ -152,9 +152,15 @@ def _method(
     found |= {key: list(student([one[key] for one in figures])) for key in _MEANS}
     # Held against the base run of the same seed, so only where there is one.
     with_base = [one for one in figures if one["paired"]]
-    found |= {key: list(student([one[key] for one in with_base])) for key in _SPEED_UPS}
+    found |= {key: _ratio([one[key] for one in with_base]) for key in _SPEED_UPS}
     found |= {key: _median(figures, key) for key in _TO_TARGET}
     return {**found, "by_level": _levels(group, by_problem), "runs": figures}
+
+
+def _ratio(values: Sequence[float | None]) -> list[float | None]:
+    """Mean and interval of ratios: never below 0, which stands for a target not reached."""
+    mean, low, high = student(values)
+    return [mean, None if low is None else max(0.0, low), high]
 
 
 def _median(figures: Sequence[dict[str, Any]], key: str) -> list[float | None]:
