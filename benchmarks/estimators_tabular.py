@@ -19,7 +19,6 @@ import numpy as np
 from rich.progress import track
 
 from dare.config import EstimatorConfig
-from dare.curriculum.arrays import Array
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators import (
     Estimator,
@@ -28,6 +27,7 @@ from dare.curriculum.estimators import (
     PreviousEstimator,
     SnisEstimator,
 )
+from dare.evaluation.student import student
 from dare.simulation.tabular import TabularPolicy
 
 GROUP = 8
@@ -75,11 +75,12 @@ def one_run(
     return {name: float(np.mean(values)) for name, values in errors.items()}
 
 
-def interval(values: list[float]) -> dict[str, float]:
-    """Mean and 95 % half-width over seeds (Student's t for few seeds, from the normal with 5+)."""
-    array: Array = np.asarray(values)
-    half = 2.2 * float(array.std(ddof=1)) / np.sqrt(len(array)) if len(array) > 1 else 0.0
-    return {"mae": round(float(array.mean()), 5), "ci95": round(half, 5)}
+def interval(values: list[float]) -> dict[str, float | None]:
+    """Mean and 95 % half-width over seeds (Student's t); of one seed the mean alone."""
+    mean, low, _ = student(values)
+    assert mean is not None, "every run has an error"
+    half = None if low is None else round(mean - low, 5)
+    return {"mae": round(mean, 5), "ci95": half}
 
 
 def main() -> None:

@@ -8,8 +8,11 @@ The fewer rollouts of a step are new, the more steps a generated token gives and
 and refreshing it takes. So a step costs tokens generated, trained on and refreshed (rescored or
 read), each at its price; by default what they took on an H200 with a 1.5B model
 (docs/results/estimators_gpu_half.json), relative to a trained token. The cost of an accuracy is
-where the mean curve of all seeds first has it, straight between evaluations; intervals are of
-seeds drawn again. Ends with one JSON line.
+where the mean curve of all seeds first has it, straight between evaluations. Its 95 % interval are
+the costs at which the accuracy may be that of the target, by Student's t over seeds: from where the
+upper end of the mean's interval reaches it to where the lower end does. Methods are held against
+the base by their accuracies at what the target cost the base, in pairs of seeds. Ends with one
+JSON line.
 """
 
 from __future__ import annotations
@@ -23,11 +26,11 @@ from typing import Any
 import numpy as np
 
 from dare.curriculum.arrays import Array
+from dare.evaluation.student import student, t_quantile
 from dare.study.runs import Run, by_method, load_runs
 
 SPENT = ("generated", "trained", "refreshed")
 PLACES = 2001
-DRAWS = 2000
 
 
 def curve(run: Run, prices: Sequence[float]) -> tuple[Array, Array]:
@@ -48,42 +51,58 @@ def on_grid(curves: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     return grid, np.array([np.interp(grid, place, value) for place, value in curves])
 
 
-def cost(grid: Array, accuracy_SP: Array, target: float) -> float | None:
-    """Where the mean over seeds first has the target, None if it never does."""
-    hit = np.flatnonzero(accuracy_SP.mean(0) >= target)
+def first(grid: Array, accuracy_P: Array, target: float) -> float | None:
+    """Where a curve first has the target, None if it never does."""
+    hit = np.flatnonzero(accuracy_P >= target)
     return float(grid[hit[0]]) if len(hit) else None
 
 
-def drawn(grid: Array, accuracy_SP: Array, target: float) -> Array:
-    """`cost` over seeds drawn again, the same ones for every method; infinite if never."""
-    rng = np.random.default_rng(0)
-    seeds = len(accuracy_SP)
-    costs = [cost(grid, accuracy_SP[rng.integers(seeds, size=seeds)], target) for _ in range(DRAWS)]
-    return np.array([np.inf if value is None else value for value in costs])
+def cost(grid: Array, accuracy_SP: Array, target: float) -> list[float | None]:
+    """Where the mean over seeds first has the target, and the interval of that place.
+
+    None is a place beyond the runs; of one seed there is no interval.
+    """
+    mean, seeds = accuracy_SP.mean(0), len(accuracy_SP)
+    curves = [mean]
+    if seeds > 1:
+        half = t_quantile(seeds - 1) * accuracy_SP.std(0, ddof=1) / np.sqrt(seeds)
+        curves += [mean + half, mean - half]
+    found = [first(grid, curve, target) for curve in curves]
+    rounded = [None if at is None else round(at) for at in found]
+    return [*rounded, *[None] * (3 - len(rounded))]
 
 
-def interval(costs: Array) -> list[float | None]:
-    """The middle 95 %; None is an end that lies beyond the runs."""
-    ends = np.sort(costs)[[int(0.025 * DRAWS), int(0.975 * DRAWS)]]
-    return [round(float(end)) if np.isfinite(end) else None for end in ends]
+def at_cost(group: Sequence[Run], prices: Sequence[float], place: float) -> list[float] | None:
+    """Accuracy of each seed after so much was spent, None where one of them ended before."""
+    curves = [curve(run, prices) for run in group]
+    if min(spent[-1] for spent, _ in curves) < place:
+        return None
+    return [float(np.interp(place, spent, value)) for spent, value in curves]
 
 
 def method(
     group: Sequence[Run], prices: Sequence[float], targets: Sequence[float]
 ) -> dict[str, Any]:
-    """What each accuracy costs one method: [mean, low, high], and the draws behind them."""
+    """What each accuracy costs one method: [of the mean curve, low, high]."""
     grid, accuracy = on_grid([curve(run, prices) for run in group])
-    draws = {target: drawn(grid, accuracy, target) for target in targets}
-    found = {target: cost(grid, accuracy, target) for target in targets}
     return {
         "seeds": [run.seed for run in group],
         "final": [run.eval[-1]["accuracy"] for run in group],
-        "cost": {
-            str(target): [None if at is None else round(at), *interval(draws[target])]
-            for target, at in found.items()
-        },
-        "draws": draws,
+        "cost": {str(target): cost(grid, accuracy, target) for target in targets},
     }
+
+
+def gain(
+    own: Sequence[Run], base: Sequence[Run], prices: Sequence[float], place: float | None
+) -> list[float | None]:
+    """[mean, low, high] of own - base after so much was spent, in pairs of seeds."""
+    if place is None or [run.seed for run in own] != [run.seed for run in base]:
+        return [None, None, None]
+    both = [at_cost(group, prices, place) for group in (own, base)]
+    if both[0] is None or both[1] is None:
+        return [None, None, None]
+    found = student([a - b for a, b in zip(*both, strict=True)])
+    return [None if value is None else round(value, 4) for value in found]
 
 
 def main() -> None:
@@ -105,20 +124,18 @@ def main() -> None:
     for folder in unfinished:
         print(f"left out, not finished: {folder}")
     targets = [round(options.target + change, 4) for change in (-0.01, 0.0, 0.01)]
-    methods = {name: method(group, prices, targets) for name, group in by_method(runs).items()}
-    base_name = options.base or next(iter(methods))
-    if base_name not in methods:
-        parser.error(f"--base {base_name}: is none of {', '.join(methods)}")
-    draws = {name: figures.pop("draws") for name, figures in methods.items()}
-    base = methods[base_name]["seeds"]
+    groups = by_method(runs)
+    methods = {name: method(group, prices, targets) for name, group in groups.items()}
+    base = options.base or next(iter(methods))
+    if base not in methods:
+        parser.error(f"--base {base}: is none of {', '.join(methods)}")
     for name, figures in methods.items():
-        if name != base_name and figures["seeds"] == base:  # otherwise not in pairs
-            figures["cost_less_base"] = {
-                str(target): interval(draws[name][target] - draws[base_name][target])
-                for target in targets
-                if np.isfinite(draws[base_name][target]).all()
+        if name != base:
+            figures["gain_at_base_cost"] = {
+                target: gain(groups[name], groups[base], prices, place[0])
+                for target, place in methods[base]["cost"].items()
             }
-        print(name, figures["cost"], figures.get("cost_less_base", ""))
+        print(name, figures["cost"], figures.get("gain_at_base_cost", ""))
     figures = {"prices": dict(zip(SPENT, prices, strict=True)), "methods": methods}
     if options.out is not None:
         options.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")

@@ -18,18 +18,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dare.evaluation.student import student
 from dare.study.arms import arms_of
 from dare.study.methods import Study
-from dare.study.metrics import bootstrap, reached, seconds
+from dare.study.metrics import mean_of, reached, seconds
 from dare.study.runs import Run, by_method, load_runs
 from dare.study.study_progress import StudyProgress
 
 PRESETS = ("grpo", "paper", "dare")
 
 
-def interval(values: Sequence[float]) -> list[float]:
-    """Mean and the ends of a 95 % bootstrap interval over seeds."""
-    return [round(float(value), 4) for value in bootstrap(values) if value is not None]
+def interval(values: Sequence[float | None]) -> list[float | None]:
+    """Mean and the ends of its 95 % interval over seeds (Student's t)."""
+    return [None if value is None else round(value, 4) for value in student(values)]
 
 
 def on_grid(run: Run, grid: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -65,12 +66,10 @@ def summary(runs: Sequence[Run], tokens: int) -> dict[str, Any]:
             "final": interval([run.eval[-1]["accuracy"] for run in group]),
             "length": interval([run.eval[-1]["tokens"] for run in group]),
             "steps": interval([run.metrics[-1]["step"] + 1 for run in group]),
-            "varied_groups": interval(
-                [float(np.mean([m.get("varied_groups", 0) for m in r.metrics])) for r in group]
-            ),
+            "varied_groups": interval([mean_of(run.metrics, "varied_groups") for run in group]),
             "by_level": by_level(group, -1),
             "start_by_level": by_level(group, 0),
-            "seconds": round(float(np.mean([seconds(run.metrics) for run in group]))),
+            "seconds": interval([seconds(run.metrics) for run in group]),
         }
         errors = [run.estimation for run in group if run.estimation]
         if errors:
@@ -117,7 +116,7 @@ def main() -> None:
         print(
             f"{name:24} {accuracy}  final {arm['final']}  length {arm['length'][0]:.1f}  "
             f"varied {arm['varied_groups'][0]:.2f}  steps {arm['steps'][0]:.0f}  "
-            f"mae {arm['estimation_mae'][0]} fresh {arm['fresh_mae'][0]}  {arm['seconds']} s"
+            f"mae {arm['estimation_mae'][0]} fresh {arm['fresh_mae'][0]}  {arm['seconds'][0]} s"
         )
     if options.out:
         options.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")

@@ -25,7 +25,9 @@ from rich.progress import track
 from rich.table import Table
 
 from dare.config import CurriculumConfig
+from dare.evaluation.student import student
 from dare.simulation import SimulatedLearner, simulate
+from dare.study.tables import show as within
 
 ASSUMPTIONS = """\
 Assumptions of the simulated learner
@@ -113,12 +115,9 @@ def play(job: Job, seed: int, options: dict[str, Any]) -> dict[str, float]:
     return figures
 
 
-def interval(values: np.ndarray[Any, Any], draws: int = 4000) -> tuple[float, float, float]:
-    """Mean and its 95 % bootstrap interval over seeds."""
-    rng = np.random.default_rng(0)
-    means = values[rng.integers(0, len(values), (draws, len(values)))].mean(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(values.mean()), float(low), float(high)
+def interval(values: np.ndarray[Any, Any]) -> list[float | None]:
+    """Mean and its 95 % interval over seeds (Student's t); of one seed the mean alone."""
+    return [None if value is None else round(value, 5) for value in student(values.tolist())]
 
 
 def summarise(runs: dict[str, list[dict[str, float]]], base: str) -> dict[str, Any]:
@@ -129,7 +128,7 @@ def summarise(runs: dict[str, list[dict[str, float]]], base: str) -> dict[str, A
         figures = {key: interval(np.array([run[key] for run in lines])) for key in lines[0]}
         difference = np.array([run["gain"] for run in lines]) - reference
         figures["over_base"] = interval(difference)
-        result[name] = {key: [round(x, 5) for x in value] for key, value in figures.items()}
+        result[name] = figures
     return result
 
 
@@ -144,7 +143,7 @@ def show(console: Console, title: str, summary: dict[str, Any]) -> None:
         mean = {key: value[0] for key, value in row.items()}
         tiers = "/".join(f"{100 * mean[f'true_{t}']:.0f}" for t in ("easy", "medium", "hard"))
         cells = [name]
-        cells += ["{:.4f} [{:.4f}, {:.4f}]".format(*row[key]) for key in ("gain", "over_base")]
+        cells += [within(row[key], "{:.4f}") for key in ("gain", "over_base")]
         planned = f"{100 * mean['easy']:.0f}/{100 * mean['hard']:.0f}"
         cells += [tiers, planned, f"{100 * mean['varied']:.0f}"]
         cells += [f"{mean[key]:.3f}" for key in ("mae_seen", "intrinsic_seen", "mae_drawn")]
@@ -188,7 +187,7 @@ def main() -> None:
             runs[name][seed] = done.result()
     summary = summarise(runs, base)
     sizes = f"{options['prompts']:,} prompts, {options['rollouts']:,} rollouts"
-    title = f"{options['suite']}: {sizes}, {options['seeds']} seeds, 95 % bootstrap intervals"
+    title = f"{options['suite']}: {sizes}, {options['seeds']} seeds, 95 % intervals (Student's t)"
     show(console, title, summary)
     settings = {key: options[key] for key in ("suite", "prompts", "rollouts", "steps", "seeds")}
     figures = {**settings, "base": base, "lines": summary}

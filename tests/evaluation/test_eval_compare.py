@@ -46,7 +46,9 @@ def test_solved_by_the_first_responses_alone() -> None:
 def test_differences_are_paired() -> None:
     spread = [record(str(n), [float(n % 2)]) for n in range(100)]
     better = [record(str(n), [1.0 if n < 10 else float(n % 2)]) for n in range(100)]
-    mean, low, high = compare({"a": spread, "b": better})["b"]["difference"]["b"]
+    found = compare({"a": spread, "b": better})["b"]
+    assert found["sign_test"]["b"] == {"better": 5, "worse": 0, "p": 2 / 32}
+    mean, low, high = found["difference"]["b"]
     assert mean == pytest.approx(0.05)
     # Unpaired, the interval of a difference of two rates near one half would have width 0.28.
     assert 0 < low < mean < high < 0.11

@@ -49,7 +49,7 @@ def test_greedy_figures_and_records(tmp_path: Path) -> None:
 def test_sampled_figures(tmp_path: Path) -> None:
     one = run(tmp_path, Oracle(), count=60)["benchmarks"]["sums"]
     assert one["responses"] == 240
-    assert one["interval"] == "bootstrap"
+    assert one["interval"] == "wilson over problems"
     curve = one["pass_at_k"]
     assert curve["k"] == [1, 2, 3, 4]
     assert curve["mean"][0] == pytest.approx(one["accuracy"], abs=1e-6)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from dare.evaluation.figures import (
     Responses,
@@ -16,7 +17,7 @@ from dare.evaluation.figures import (
     natural,
     pass_curve,
 )
-from dare.evaluation.intervals import bootstrap_columns, wilson
+from dare.evaluation.intervals import wilson
 from dare.evaluation.summary import summarise
 
 
@@ -51,14 +52,14 @@ def test_one_response_a_problem_has_wilsons_interval() -> None:
     assert (found["low"], found["high"]) == wilson(0.75, 40)
 
 
-def test_several_have_the_bootstrap_over_problems() -> None:
+def test_several_count_as_what_their_problems_are_worth() -> None:
     rng = np.random.default_rng(1)
     rate = rng.random(400)
     scores = (rng.random((400, 8)) < rate[:, None]).astype(float)
     found = figures(responses(scores.tolist()))
     mean = scores.mean(axis=1)
     half = 1.96 * mean.std() / math.sqrt(400)
-    assert found["interval"] == "bootstrap"
+    assert found["interval"] == "wilson over problems"
     assert found["high"] - found["low"] == pytest.approx(2 * half, rel=0.1)
     # Had responses counted as independent, the interval would be far too narrow.
     low, high = wilson(float(mean.mean()), 3200)
@@ -67,18 +68,15 @@ def test_several_have_the_bootstrap_over_problems() -> None:
 
 def test_no_spread_is_not_certainty() -> None:
     low, high, kind = interval(np.zeros(30), np.full(30, 4))
-    assert (low, kind) == (0.0, "wilson")
+    assert (low, kind) == (0.0, "wilson over problems")
     assert high == pytest.approx(wilson(0.0, 30)[1])
 
 
-def test_bootstrap_columns_move_together_and_skip_what_is_missing() -> None:
-    rng = np.random.default_rng(0)
-    one = rng.random(200)
-    sparse = np.where(np.arange(200) % 2 == 0, one, np.nan)
-    low, high = bootstrap_columns(np.column_stack([one, one + 1.0, sparse, np.full(200, np.nan)]))
-    assert low[1] - low[0] == pytest.approx(1.0)
-    assert high[2] - low[2] == pytest.approx(math.sqrt(2) * (high[0] - low[0]), rel=0.25)
-    assert np.isnan(low[3])
+def test_scores_that_are_no_shares_have_students_interval() -> None:
+    scores = np.random.default_rng(1).normal(0.0, 2.0, 25)
+    *found, kind = interval(scores, np.full(25, 2))
+    assert kind == "student"
+    assert found == pytest.approx(stats.t.interval(0.95, 24, scores.mean(), stats.sem(scores)))
 
 
 def test_pass_curve_counts_the_problems_it_rests_on() -> None:

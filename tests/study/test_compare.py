@@ -9,16 +9,24 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 from written import write_run, write_study
 
 from dare import InvalidInput, cli
+from dare.evaluation.intervals import wilson
+from dare.evaluation.paired import paired_difference
+from dare.evaluation.student import student, two_way
 from dare.report.compare import curves
 from dare.report.png import screenshot
 from dare.study.compare import compare_runs
 from dare.study.output import write_comparison
 from dare.study.runs import load_runs
-from dare.study.tables import Table, grid_table, show
+from dare.study.tables import Table, grid_table, show, summary_tables
+
+HALF = float(stats.t.ppf(0.975, 1)) * 0.05
+"""Of the interval of two seeds that are 0.1 apart."""
 
 
 @pytest.fixture(scope="module")
@@ -46,22 +54,101 @@ def test_figures_are_those_worked_out_by_hand(figures):
     grpo, fast = figures["methods"]["grpo"], figures["methods"]["fast"]
     assert figures["horizon_tokens"] == 400
     assert [one["target"] for one in fast["runs"]] == pytest.approx([0.6, 0.7])
-    assert (grpo["steps_to_target"], fast["steps_to_target"]) == ([20, 20, 20], [10, 10, 10])
-    assert fast["tokens_to_target"] == [200, 200, 200]
-    assert fast["trained_to_target"] == [70, 70, 70]  # ten steps of seven
-    assert fast["seconds_to_target"] == [15.0, 15.0, 15.0]
-    assert fast["step_speed_up"] == fast["token_speed_up"] == [2.0, 2.0, 2.0]
-    assert grpo["step_speed_up"] == [1.0, 1.0, 1.0]
-    assert fast["accuracy"] == pytest.approx([0.85, 0.8, 0.9])
+    # two seeds: a median has no interval
+    assert (grpo["steps_to_target"][0], fast["steps_to_target"]) == (20, [10, None, None])
+    assert fast["tokens_to_target"][0] == 200
+    assert fast["trained_to_target"][0] == 70  # ten steps of seven
+    assert fast["seconds_to_target"][0] == 15.0
+    for key in ("step_speed_up", "token_speed_up", "second_speed_up"):
+        assert fast[key] == [2.0, 2.0, 2.0]
+        assert grpo[key] == [1.0, 1.0, 1.0]
+    assert fast["over"] == "seeds"
+    assert fast["accuracy"] == pytest.approx([0.85, 0.85 - HALF, 0.85 + HALF])
     assert fast["gain"] == pytest.approx([0.2, 0.2, 0.2])
-    assert grpo["auc"] == pytest.approx([0.45, 0.4, 0.5])
+    assert grpo["auc"] == pytest.approx([0.45, 0.45 - HALF, 0.45 + HALF])
     # trapezia of 0.2, 0.4, 0.6, 0.7, 0.8, and the same shifted by 0.1
-    assert fast["auc"] == pytest.approx([0.6, 0.55, 0.65])
+    assert fast["auc"] == pytest.approx([0.6, 0.6 - HALF, 0.6 + HALF])
     assert fast["seconds"] == [30.0, 30.0, 30.0]
     assert fast["memory_mb"] == [119.0, 119.0, 119.0]
     assert list(fast["by_level"]) == ["1", "10"]
-    assert fast["by_level"]["10"]["accuracy"] == pytest.approx([0.75, 0.7, 0.8])
-    assert fast["curve"][10] == pytest.approx([0.65, 0.6, 0.7])
+    assert fast["by_level"]["10"]["accuracy"] == pytest.approx([0.75, 0.75 - HALF, 0.75 + HALF])
+    assert fast["curve_tokens"][10] == pytest.approx([0.65, 0.65 - HALF, 0.65 + HALF])
+    assert [one["curve_tokens"][10] for one in fast["runs"]] == pytest.approx([0.6, 0.7])
+
+
+def test_equal_seconds_are_not_equal_tokens(tmp_path):
+    """A method that is twice as good a token and takes three times as long a step."""
+    write_run(tmp_path / "grpo", [0.2, 0.3, 0.4, 0.5, 0.6], name="grpo")
+    write_run(tmp_path / "slow", [0.2, 0.4, 0.6, 0.7, 0.8], name="slow", seconds=4.5)
+    figures = compare_runs(load_runs([tmp_path / "grpo", tmp_path / "slow"])[0])
+    slow = figures["methods"]["slow"]
+    assert (figures["horizon_tokens"], figures["horizon_seconds"]) == (400, 30.0)
+    assert slow["accuracy_at_tokens"][0] == pytest.approx(0.8)
+    # 30 seconds are 20 / 3 of its steps: a third of the way from its second to its third evaluation
+    assert slow["accuracy_at_seconds"][0] == pytest.approx(0.4 + 0.2 / 3)
+    assert slow["gain_at_seconds"][0] == pytest.approx(0.4 + 0.2 / 3 - 0.6)
+    assert slow["token_speed_up"][0] == 2.0
+    assert slow["second_speed_up"][0] == pytest.approx(30 / 45)
+    assert slow["accuracy"][1:] == [None, None]  # one seed, and nothing known of problems
+    head = summary_tables(figures)[1].head
+    assert "accuracy, equal seconds" in head
+
+
+def test_a_run_without_seconds_has_none_of_what_needs_them(tmp_path):
+    write_run(tmp_path / "a", [0.2, 0.4], name="a")
+    write_run(tmp_path / "b", [0.2, 0.5], name="b", seconds=None)
+    figures = compare_runs(load_runs([tmp_path / "a", tmp_path / "b"])[0])
+    other = figures["methods"]["b"]
+    assert figures["horizon_seconds"] is figures["grid_seconds"] is None
+    for key in ("seconds", "seconds_to_target", "second_speed_up", "accuracy_at_seconds"):
+        assert other[key] == [None, None, None]
+    assert other["token_speed_up"][0] == 1.0
+    text = "".join(table.markdown() for table in summary_tables(figures))
+    assert "equal seconds" not in text
+    assert "| b | 0.500 |" in text
+
+
+def problems_of(rate: float, seed: int) -> list[float]:
+    """200 problems of which the same easy ones are solved, and some others by luck."""
+    rng = np.random.default_rng(seed)
+    return [float(n < 100 * rate or rng.random() < rate / 2) for n in range(200)]
+
+
+def test_problems_enter_the_interval_where_runs_kept_them(tmp_path):
+    held: dict[str, list[list[float]]] = {"grpo": [], "fast": []}
+    for name, rate in (("grpo", 0.6), ("fast", 0.8)):
+        for seed in range(3):
+            last = problems_of(rate, seed)
+            held[name].append(last)
+            folder = tmp_path / name / f"seed-{seed}"
+            write_run(folder, [0.2, float(np.mean(last))], name=name, seed=seed, problems=last)
+    figures = compare_runs(load_runs([tmp_path])[0], base="grpo")
+    assert figures["problems"] == 200
+    fast = figures["methods"]["fast"]
+    assert fast["over"] == "seeds and problems"
+    own, base = np.array(held["fast"]), np.array(held["grpo"])
+    assert fast["accuracy"] == pytest.approx(list(two_way(own)))
+    assert fast["gain"] == pytest.approx(list(two_way(own - base)))
+    # Seeds on the same 200 problems alone would say too much.
+    alone = student(own.mean(axis=1).tolist())
+    assert fast["accuracy"][2] - fast["accuracy"][1] > 1.3 * (alone.high - alone.low)
+    assert "over seeds and problems" in summary_tables(figures)[0].title
+
+
+def test_one_seed_each_is_compared_problem_by_problem(tmp_path):
+    base, own = problems_of(0.6, 0), problems_of(0.8, 1)
+    for name, last in (("grpo", base), ("fast", own)):
+        write_run(tmp_path / name, [0.2, float(np.mean(last))], name=name, problems=last)
+    figures = compare_runs(load_runs([tmp_path])[0], base="grpo")
+    fast = figures["methods"]["fast"]
+    assert fast["gain"] == list(paired_difference(np.array(own), np.array(base)))
+    assert fast["accuracy"][1:] == pytest.approx(wilson(float(np.mean(own)), 200))
+    assert "of one seed" in summary_tables(figures)[0].title
+    # Other problems cannot be paired: nothing is said of them.
+    write_run(tmp_path / "more", [0.2, 0.5], name="more", problems=own, problem_set="other")
+    mixed = compare_runs(load_runs([tmp_path])[0], base="grpo")
+    assert mixed["problems"] is None
+    assert mixed["methods"]["fast"]["gain"][1:] == [None, None]
 
 
 def test_a_fixed_target_and_another_base(study):
@@ -71,6 +158,7 @@ def test_a_fixed_target_and_another_base(study):
     assert other["grpo"]["steps_to_target"][0] is None
     assert [one["seconds_to_target"] for one in other["grpo"]["runs"]] == [None, 30.0]
     assert other["grpo"]["step_speed_up"][0] == pytest.approx((0 + 10 / 20) / 2)
+    assert other["grpo"]["step_speed_up"][1] == 0.0  # a ratio is never below
     with pytest.raises(InvalidInput, match="did you mean 'fast'"):
         compare_runs(runs, base="fats")
 
@@ -126,9 +214,9 @@ def test_a_comparison_is_written_in_every_format(figures, tmp_path, monkeypatch)
         "compare.html",
     }
     text = {name: (tmp_path / "out" / name).read_text("utf-8") for name in names}
-    assert "| fast | 0.850 [0.800, 0.900] |" in text["compare.md"]
+    assert "| fast | 0.850 [0.215, 1.485] |" in text["compare.md"]
     assert r"S\_$\tau$" in text["compare.tex"]
-    assert text["compare.tex"].count(r"\begin{table}") == 5
+    assert text["compare.tex"].count(r"\begin{table}") == 6
     rows = list(csv.DictReader(io.StringIO(text["runs.csv"])))
     assert [row["level_10_accuracy"] for row in rows][:1] == ["0.5"]
     lines = list(csv.DictReader(io.StringIO(text["summary.csv"])))
@@ -176,6 +264,7 @@ def test_tables_escape_what_their_format_reads():
 def test_a_cell_shows_the_interval_only_where_there_is_one():
     assert show([0.5, 0.4, 0.6], "{:.1f}") == "0.5 [0.4, 0.6]"
     assert show([0.5, 0.5, 0.5], "{:.1f}") == "0.5"
+    assert show([0.5, None, None], "{:.1f}") == "0.5"
     assert show([20, 10, None], "{:.0f}") == "20 [10, -]"
     assert show([None, None, None], "{:.1f}") == "-"
 

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dare.study.calibration import calibration, effective_trials, near_half, wilson
+from dare.curriculum.estimators.base import Outcome
+from dare.evaluation.intervals import effective_trials, wilson
+from dare.study.calibration import calibration, near_half
+from dare.study.constants import MeanOfSeen, best_constant
 from dare.study.cost import total
 from dare.study.ess_sweep import TAUS, sweep
 from dare.study.estimator_report import markdown
@@ -26,11 +29,11 @@ def test_effective_trials_lie_between_prompts_and_rollouts() -> None:
     rng = np.random.default_rng(0)
     trials = np.full(400, 64.0)
     alike = rng.binomial(64, 0.4, 400) / 64
-    assert effective_trials(alike, trials) == pytest.approx(400 * 64, rel=0.15)
+    assert effective_trials(alike, float(trials.sum())) == pytest.approx(400 * 64, rel=0.15)
     apart = (rng.random(400) < 0.4).astype(float)  # each prompt always or never fails
-    assert effective_trials(apart, trials) == pytest.approx(400, rel=0.01)
-    assert effective_trials(np.ones(5), np.full(5, 64.0)) == 5
-    assert effective_trials(np.array([0.3]), np.array([64.0])) == 1
+    assert effective_trials(apart, float(trials.sum())) == pytest.approx(400, rel=0.01)
+    assert effective_trials(np.ones(5)) == 5
+    assert effective_trials(np.array([0.3])) == 1
 
 
 def test_intervals_of_bins_cover_the_mean() -> None:
@@ -152,29 +155,65 @@ def test_the_table_against_loops() -> None:
             assert found["mse"] == pytest.approx(sum(g * g for g in gaps[key]) / len(gaps[key]))
         means = [float(np.abs(gaps[run["seed"]]).mean()) for run in runs]
         span = stats.t.interval(0.95, 2, np.mean(means), stats.sem(means))
-        assert (line["mae_low"], line["mae_high"]) == pytest.approx(span, abs=1e-4)
+        assert (line["mae_low"], line["mae_high"]) == pytest.approx(span)
+        means = [float(np.square(gaps[run["seed"]]).mean()) for run in runs]
+        span = stats.t.interval(0.95, 2, np.mean(means), stats.sem(means))
+        assert (line["mse_low"], line["mse_high"]) == pytest.approx(span)
+        assert [one["mse"] for one in line["by_seed"].values()] == pytest.approx(means)
         assert line["cost"]["tokens_per_estimate"] == (3 * 30 - 3 * 10) / 15
     assert figures["intrinsic"]["mae"] == figures["estimators"]["current-fr"]["mae"]
     assert figures["intrinsic"]["rollouts"] == 8
+    # 0.5 is a constant: the best one is nowhere worse.
+    for part in (figures["constant"], figures["constant"]["seen"], figures["constant"]["unseen"]):
+        assert part["mse"] <= 0.13
 
 
-def test_the_interval_of_one_seed_draws_whole_prompts() -> None:
+def test_the_interval_of_one_seed_takes_whole_prompts() -> None:
     rng = np.random.default_rng(5)
     per_prompt = rng.random(200)
     error = np.concatenate([per_prompt] * 3)  # three points that repeat each other
     names = np.array([str(row) for row in range(200)] * 3)
-    low, high = interval(error, names, np.zeros(600))
-    half = 1.96 * per_prompt.std(ddof=1) / np.sqrt(200)
-    assert (high - low) / 2 == pytest.approx(half, rel=0.1)
-    assert low < error.mean() < high
+    theirs = stats.t.interval(0.95, 199, per_prompt.mean(), stats.sem(per_prompt))
+    assert interval(error, names, np.zeros(600))[1:] == pytest.approx(theirs)
+    assert interval(error[:1], names[:1], np.zeros(1))[1:] == (None, None)
 
 
 @pytest.mark.parametrize("seeds", [2, 5, 11, 20])
 def test_the_interval_over_seeds_is_students(seeds: int) -> None:
     means = np.random.default_rng(6).random(seeds)
-    low, high = interval(np.repeat(means, 4), np.arange(4 * seeds), np.repeat(np.arange(seeds), 4))
+    found = interval(np.repeat(means, 4), np.arange(4 * seeds), np.repeat(np.arange(seeds), 4))
     theirs = stats.t.interval(0.95, seeds - 1, means.mean(), stats.sem(means))
-    assert (low, high) == pytest.approx(theirs, rel=0.01)
+    assert found[1:] == pytest.approx(theirs)
+
+
+def test_no_constant_is_better_than_the_best() -> None:
+    rng = np.random.default_rng(7)
+    truth, point = rng.beta(0.4, 0.8, 120), np.repeat([0, 1, 2], 40)
+    found = best_constant(truth, point)
+    tried = np.linspace(0, 1, 1001)
+    least = [
+        np.mean(
+            [min(np.mean(np.abs(truth[point == p] - c) ** power) for c in tried) for p in range(3)]
+        )
+        for power in (1, 2)
+    ]
+    assert (found["mae"], found["mse"]) == pytest.approx(least, abs=1e-4)
+    assert found["mae"] <= least[0] + 1e-12
+    assert found["mse"] <= least[1] + 1e-12
+    assert best_constant(truth[:0], point[:0]) == {"mae": None, "mse": None}
+
+
+def test_the_mean_of_seen_is_that_of_the_groups() -> None:
+    mean = MeanOfSeen(5)
+    assert mean.difficulty().tolist() == [0.5] * 5
+    mean.observe(Outcome(0, np.array([0, 1]), np.array([8, 4]), np.array([2.0, 4.0])))
+    mean.observe(Outcome(1, np.array([0, 3]), np.array([8, 0]), np.array([8.0, 0.0])))
+    assert mean.difficulty() == pytest.approx(np.full(5, (0.25 + 1.0 + 1.0) / 3))
+    other = MeanOfSeen(5)
+    other.load_state_dict(mean.state_dict())
+    for one in (mean, other):
+        one.observe(Outcome(2, np.array([2]), np.array([4]), np.array([0.0])))
+    assert mean.difficulty().tolist() == other.difficulty().tolist()
 
 
 def test_nothing_to_measure_is_no_error() -> None:
@@ -196,6 +235,10 @@ def test_the_page_has_every_table_in_full() -> None:
     assert page.count("\n## ") == 5
     for name in ESTIMATORS:
         assert page.count(f"| {name}") >= 3
+    assert page.count("| best constant") == 1
+    errors_table = page.split("\n## ")[1]
+    assert "seen MAE | MSE | unseen MAE | MSE" in errors_table
+    assert "| mean-of-seen |" in errors_table
     for line in page.splitlines():
         if line.startswith("| ---"):
             width = line.count("|")

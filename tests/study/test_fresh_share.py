@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from dare.study.runs import Run
 
@@ -35,13 +36,26 @@ def _run(seed: int, start: float, rise: float, steps: int = 20) -> Run:
 
 
 def test_the_cost_is_where_the_mean_curve_crosses() -> None:
-    runs = [_run(0, 0.40, 0.01), _run(1, 0.44, 0.01)]  # the mean is 0.42 + 0.01 a step
-    figures = rule.method(runs, PRICES, [0.5, 0.7])
+    runs = [_run(seed, 0.42 + away, 0.01) for seed, away in enumerate((-0.01, 0.0, 0.01))]
+    figures = rule.method(runs, PRICES, [0.5, 0.62, 0.7])  # the mean is 0.42 + 0.01 a step
     cost, low, high = figures["cost"]["0.5"]
-    assert cost == pytest.approx(8 * 520, abs=20 * 520 / 2000)
-    # Drawn again, both seeds may be the same one: 6 and 10 steps.
-    assert (low, high) == pytest.approx((6 * 520, 10 * 520), abs=20 * 520 / 2000)
+    a_place = 20 * 520 / 2000
+    assert cost == pytest.approx(8 * 520, abs=a_place + 1)
+    half = stats.t.ppf(0.975, 2) * 0.01 / np.sqrt(3)  # of the mean's interval, in accuracy
+    steps = half / 0.01
+    assert (low, high) == pytest.approx(((8 - steps) * 520, (8 + steps) * 520), abs=a_place + 1)
+    assert figures["cost"]["0.62"][2] is None  # the lower end is not there yet
     assert figures["cost"]["0.7"] == [None, None, None]
+    assert rule.method(runs[:1], PRICES, [0.5])["cost"]["0.5"][1:] == [None, None]
+
+
+def test_methods_are_compared_at_what_the_base_paid() -> None:
+    base = [_run(seed, 0.42 + seed / 100, 0.01) for seed in range(3)]
+    own = [_run(seed, 0.42 + seed / 100, 0.02) for seed in range(3)]
+    assert rule.gain(own, base, PRICES, 8 * 520.0) == pytest.approx([0.08] * 3)
+    assert rule.gain(own, base, PRICES, None) == [None] * 3
+    assert rule.gain(own, base, PRICES, 21 * 520.0) == [None] * 3
+    assert rule.gain(own[:2], base, PRICES, 8 * 520.0) == [None] * 3
 
 
 def test_a_curve_ends_with_the_shortest_run() -> None:

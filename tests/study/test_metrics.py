@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
+from dare.study import metrics
 from dare.study.metrics import (
-    auc,
-    bootstrap,
-    bootstrap_median,
+    at_places,
+    mean_of,
     median_reached,
     memory_mb,
     reached,
     seconds,
+    seconds_at,
     speed_up,
 )
 
@@ -21,6 +24,12 @@ from dare.study.metrics import (
 def curve(*points: tuple[int, int, float]) -> list[dict[str, Any]]:
     names = ("step", "generated_tokens_total", "accuracy")
     return [dict(zip(names, point, strict=True)) for point in points]
+
+
+def auc(lines: list[dict[str, Any]], horizon: float, axis: str = "generated_tokens_total") -> float:
+    place = np.array([line[axis] for line in lines], float)
+    value = np.array([[line["accuracy"]] for line in lines], float)
+    return float(metrics.auc(place, value, horizon)[0])
 
 
 LINE = curve((0, 0, 0.2), (5, 100, 0.4), (10, 200, 0.6))
@@ -69,32 +78,41 @@ def test_auc_of_the_paper_is_the_mean_of_neighbours():
     assert auc(steps, 3, axis="step") == pytest.approx(paper)
 
 
+def test_between_evaluations_every_problem_follows_a_straight_line():
+    rng = np.random.default_rng(0)
+    place, value = np.array([0.0, 3.0, 10.0]), rng.random((3, 4))
+    wanted = np.array([-1.0, 0.0, 2.0, 3.0, 9.9, 10.0, 12.0])
+    found = at_places(place, value, wanted)
+    for column in range(4):
+        assert found[:, column] == pytest.approx(np.interp(wanted, place, value[:, column]))
+    assert at_places(place[:1], value[:1], wanted) == pytest.approx(np.tile(value[0], (7, 1)))
+
+
 def test_a_median_counts_what_is_never_reached_as_latest():
-    assert median_reached([20, 30, 25]) == 25
-    assert median_reached([20, 30]) == 25
-    assert median_reached([20, None, 30]) == 30
-    assert median_reached([20, None]) is None
-    assert median_reached([]) is None
+    assert median_reached([20, 30, 25]).mean == 25
+    assert median_reached([20, 30]).mean == 25
+    assert median_reached([20, None, 30]).mean == 30
+    assert median_reached([20, None]) == (None, None, None)
+    assert median_reached([]) == (None, None, None)
 
 
-def test_the_bootstrap_interval_of_two_values_are_the_values():
-    # Means of two draws from {0, 1}: 0, 1/2 and 1 with chances 1/4, 1/2 and 1/4.
-    assert bootstrap([0.0, 1.0]) == (0.5, 0.0, 1.0)
-    assert bootstrap([0.3]) == (0.3, 0.3, 0.3)
-    assert bootstrap([0.3, None]) == (None, None, None)
-    assert bootstrap([]) == (None, None, None)
+def test_a_median_has_an_interval_from_six_seeds_on():
+    assert median_reached([1, 2, 3, 4, 5]) == (3, None, None)  # lowest to highest: 93.75 %
+    assert median_reached([6, 5, 4, 3, 2, 1]) == (3.5, 1, 6)
+    assert median_reached([1, 2, 3, 4, 5, None]) == (3.5, 1, None)
+    for count in (9, 20, 40):
+        _, low, high = median_reached(list(range(1, count + 1)))
+        place = int(stats.binom.ppf(0.025, count, 0.5))  # the lowest with more than 2.5 % below
+        assert (low, high) == (place, count + 1 - place)
 
 
-def test_the_bootstrap_interval_of_many_values_is_the_normal_one():
-    values = [i / 99 for i in range(100)]  # standard deviation of the mean: 0.02916
-    mean, low, high = bootstrap(values)
-    assert mean == pytest.approx(0.5)
-    assert (low, high) == (pytest.approx(0.443, abs=0.006), pytest.approx(0.557, abs=0.006))
-
-
-def test_the_interval_of_a_median_may_end_beyond_the_horizon():
-    assert bootstrap_median([10, 10, 10]) == (10, 10, 10)
-    assert bootstrap_median([10, 20, None]) == (20, 10, None)
+def test_the_interval_of_a_median_covers_it():
+    rng = np.random.default_rng(0)
+    hits = []
+    for _ in range(500):
+        _, low, high = median_reached(rng.exponential(size=9).tolist())
+        hits.append(low <= np.log(2) <= high)
+    assert np.mean(hits) > 0.93  # exactly 0.961
 
 
 def test_seconds_and_memory_are_sum_and_peak():
@@ -105,3 +123,15 @@ def test_seconds_and_memory_are_sum_and_peak():
     ]
     assert seconds(lines) == 5.0
     assert memory_mb(lines) == 500.0
+
+
+def test_what_a_run_does_not_tell_is_absent_and_not_zero():
+    told = [{"step": s, "seconds": {"train": 2.0}, "varied_groups": 0.5} for s in range(4)]
+    evaluations = curve((0, 0, 0.1), (2, 10, 0.2), (4, 20, 0.3))
+    assert seconds_at(told, evaluations) == [0.0, 4.0, 8.0]
+    assert mean_of(told, "varied_groups") == 0.5
+    assert memory_mb(told) is None
+    assert mean_of(told, "reward") is None
+    silent = [*told[:3], {"step": 3}]
+    assert seconds(silent) is None
+    assert seconds_at(silent, evaluations) is None

@@ -18,8 +18,14 @@ def write_run(
     every: int = 5,
     done: bool = True,
     settings: dict[str, Any] | None = None,
+    seconds: float | None = 1.5,
+    problems: list[float] | None = None,
+    problem_set: str = "these",
 ) -> Path:
-    """Evaluations `every` steps and `tokens` tokens apart, levels 1 and 10 around the mean."""
+    """Evaluations `every` steps and `tokens` tokens apart, levels 1 and 10 around the mean.
+
+    `seconds` is what a step takes, `problems` the scores of each problem at every evaluation.
+    """
     folder.mkdir(parents=True)
     if name is not None:
         job = {"name": name, "preset": preset, "seed": seed}
@@ -41,12 +47,15 @@ def write_run(
         }
         for place, value in enumerate(accuracies)
     ]
+    if problems is not None:
+        for line in evaluations:
+            line |= {"by_problem": problems, "problem_set": problem_set}
     steps = (len(accuracies) - 1) * every
     metrics = [
         {
             "step": step,
             "generated_tokens_total": (step + 1) * tokens // every,
-            "seconds": {"generate": 1.0, "train": 0.5},
+            **({} if seconds is None else {"seconds": {"generate": seconds - 0.5, "train": 0.5}}),
             "tokens": {"generated": tokens // every, "trained": 7},
             "memory_mb": 100.0 + step,
             "varied_groups": 0.5,

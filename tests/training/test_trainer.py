@@ -204,6 +204,9 @@ def test_evaluation_reports_accuracy_tokens_and_levels(tmp_path: Path) -> None:
         "0.2": 0.0,
         "0.9": 1.0,
     }
+    assert sorted(line["by_problem"]) == [0.0] * 4 + [1.0] * 3
+    assert line["by_level"]["0.9"]["by_problem"] == [1.0] * 3
+    assert len(line["problem_set"]) == 16
     assert 1 <= line["tokens"] <= 8
     assert trainer.evaluate()["eval_accuracy"] == pytest.approx(6 / 14)
 

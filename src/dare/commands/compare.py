@@ -17,7 +17,7 @@ def compare(
     ],
     base: Annotated[
         str | None,
-        typer.Option(help="Method that speed-ups and gains refer to; the first otherwise."),
+        typer.Option(help="Method that gains and 'times fewer' refer to; the first otherwise."),
     ] = None,
     target: Annotated[
         float | None,
@@ -31,19 +31,22 @@ def compare(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
 ) -> None:
-    """Compare runs: which method learns more from the same number of generated tokens?
+    """Compare runs: which method learns more from the same tokens, and in the same time?
 
-    Runs are grouped by method; figures are means over seeds with 95 % bootstrap intervals.
+    Runs are grouped by method; figures are means over seeds with 95 % intervals
+    by Student's t. Those of accuracies and gains take in the choice of problems too,
+    where the runs kept the score of each problem.
 
-    [bold]accuracy[/bold], [bold]gain[/bold]: at the end, and over the base run of the same seed.
+    [bold]accuracy[/bold], [bold]gain[/bold]: at the end, and over the base run of the same seed;
+    then at the tokens, and at the seconds of training, that every run has had.
 
     [bold]AUC[/bold]: mean accuracy over the tokens that all runs have generated.
 
     [bold]S_tau[/bold]: the step at which a run first reaches the target; a median,
     where a run that never does counts as later than all.
 
-    [bold]step[/bold] and [bold]token speed-up[/bold]: S_tau of the base over that of the method;
-    0 if it is never reached.
+    [bold]times fewer[/bold] steps, tokens, seconds: those of the base until it reached the target
+    over those of the method; 0 if it never does.
 
     [bold]Examples[/bold]
 

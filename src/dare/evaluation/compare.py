@@ -10,7 +10,7 @@ import numpy as np
 
 from dare.errors import InvalidInput, require
 from dare.evaluation.figures import MOST_K, figures, pass_curve
-from dare.evaluation.intervals import bootstrap_columns
+from dare.evaluation.paired import paired_difference, sign_test
 from dare.evaluation.records import Record, by_benchmark, columns_of, read_records
 from dare.evaluation.tables import SHOWN_K, percent, within
 from dare.table import Table
@@ -74,7 +74,8 @@ def _compared(rows: Mapping[str, list[Record]], k: int | None) -> dict[str, Any]
         "problems": count,
         "models": {name: figures(one) for name, one in columns.items()},
         "pass_at_k": {name: pass_curve(one, MOST_K) for name, one in columns.items()},
-        "difference": {name: _difference(mean[name], mean[base]) for name in others},
+        "difference": {name: list(paired_difference(mean[name], mean[base])) for name in others},
+        "sign_test": {name: _test(mean[name], mean[base]) for name in others},
         "solved": {name: int(one.sum()) for name, one in solved.items()},
         "regions": [
             {"solved_by": _members(names, place), "problems": int(counts[place])}
@@ -100,14 +101,10 @@ def _members(names: Sequence[str], code: Any) -> list[str]:
     return [name for place, name in enumerate(names) if int(code) >> place & 1]
 
 
-def _difference(own: Any, base: Any) -> list[float | None]:
-    """Mean difference of accuracy problem by problem, and its bootstrap interval."""
-    apart = own - base
-    known = apart[~np.isnan(apart)]
-    if not len(known):
-        return [None, None, None]
-    low, high = bootstrap_columns(known[:, None])
-    return [float(known.mean()), float(low[0]), float(high[0])]
+def _test(own: Any, base: Any) -> dict[str, Any]:
+    """Problems on which each of the two is ahead, and the exact test of that."""
+    better, worse = int((own > base).sum()), int((own < base).sum())
+    return {"better": better, "worse": worse, "p": sign_test(better, worse)}
 
 
 def tables_of(found: Mapping[str, Any]) -> list[Table]:
@@ -118,16 +115,19 @@ def tables_of(found: Mapping[str, Any]) -> list[Table]:
         rows = []
         for name in names:
             own = one["models"][name]
-            gap = one["difference"].get(name)
+            gap, test = one["difference"].get(name), one["sign_test"].get(name)
             tokens = "-" if own["tokens"] is None else f"{own['tokens']:.0f}"
             rows.append(
                 [
                     *(name, within(own["accuracy"], own["low"], own["high"])),
                     "" if gap is None else within(*gap),
+                    "" if test is None else f"{test['better']} : {test['worse']}",
+                    "" if test is None else f"{test['p']:.2g}",
                     *(f"{one['solved'][name]} of {one['problems']}", tokens),
                 ]
             )
-        head = ["model", "accuracy", f"more than {names[0]}", "solved", "tokens"]
+        head = ["model", "accuracy", f"more than {names[0]}", "better : worse", "p"]
+        head += ["solved", "tokens"]
         tables.append(Table(f"{item}: {one['problems']} problems", head, rows))
         curves = one["pass_at_k"]
         most = max(len(curve["k"]) for curve in curves.values())

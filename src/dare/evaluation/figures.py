@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dare.evaluation.intervals import bootstrap_columns, wilson
+from dare.evaluation.intervals import mean_rate
 from dare.evaluation.pass_at_k import pass_at_k
 
 Array = npt.NDArray[Any]
@@ -69,6 +69,13 @@ def basic(responses: Responses) -> dict[str, Any]:
     }
 
 
+def with_problems(responses: Responses) -> dict[str, Any]:
+    """`basic`, and the mean score of each problem: two evaluations can then be held in pairs."""
+    _, _, mean_P = responses.by_problem()
+    scores = [None if np.isnan(mean) else round(mean, 6) for mean in mean_P.tolist()]
+    return {**basic(responses), "by_problem": scores}
+
+
 def figures(responses: Responses) -> dict[str, Any]:
     """`basic` with its interval, problems, solved problems, and tokens of right and wrong ones."""
     samples_P, right_P, mean_P = responses.by_problem()
@@ -90,7 +97,7 @@ def figures(responses: Responses) -> dict[str, Any]:
 
 
 def pass_curve(responses: Responses, most: int = MOST_K) -> dict[str, list[Any]]:
-    """Unbiased pass@k for every k up to the samples there are, with bootstrap intervals.
+    """Unbiased pass@k for every k up to the samples there are, with intervals over problems.
 
     A problem counts for k where it has at least k scored responses; `problems` says how many do.
     """
@@ -99,14 +106,14 @@ def pass_curve(responses: Responses, most: int = MOST_K) -> dict[str, list[Any]]
     if most < 1:
         return {"k": [], "mean": [], "low": [], "high": [], "problems": []}
     value_PxK = pass_at_k(samples_P, right_P, most)
-    low, high = bootstrap_columns(value_PxK)
-    there = (~np.isnan(value_PxK)).sum(axis=0)
+    columns = [column[~np.isnan(column)] for column in value_PxK.T]
+    found = [mean_rate(column) for column in columns]
     return {
         "k": list(range(1, most + 1)),
-        "mean": [_round(value) for value in np.nansum(value_PxK, axis=0) / there],
-        "low": [_round(value) for value in low],
-        "high": [_round(value) for value in high],
-        "problems": there.tolist(),
+        "mean": [_round(one.mean) for one in found],
+        "low": [_round(one.low) for one in found],
+        "high": [_round(one.high) for one in found],
+        "problems": [len(column) for column in columns],
     }
 
 
@@ -125,21 +132,20 @@ def by_group(
 
 
 def interval(mean_P: Array, samples_P: Array) -> tuple[float | None, float | None, str]:
-    """The 95 % interval of an accuracy, and how it was made.
+    """The 95 % interval of an accuracy, over problems, and how it was made.
 
-    One response a problem: Wilson's. Several: problems are drawn again as a whole, since responses
-    to one problem are alike; without any spread between problems that says nothing, and Wilson's
-    interval for so many problems is given.
+    One response a problem: Wilson's. Several: Wilson's for as many trials as the problems are
+    worth, since responses to one problem are alike (`mean_rate`). Student's t where scores are no
+    shares.
     """
-    known = mean_P[~np.isnan(mean_P)]
-    if not len(known):
+    known = ~np.isnan(mean_P)
+    if not known.any():
         return None, None, "none"
-    single = bool(samples_P.max() <= 1) and bool(np.all((known == 0) | (known == 1)))
-    if single or float(known.max() - known.min()) == 0.0:
-        low, high = wilson(float(known.mean()), len(known))
-        return low, high, "wilson"
-    ends = bootstrap_columns(known[:, None])
-    return float(ends[0][0]), float(ends[1][0]), "bootstrap"
+    rates = mean_P[known]
+    found = mean_rate(rates, float(samples_P[known].sum()))
+    shares = float(rates.min()) >= 0.0 and float(rates.max()) <= 1.0
+    kind = "wilson" if samples_P.max() <= 1 else "wilson over problems"
+    return found.low, found.high, kind if shares else "student"
 
 
 def mean_of(values: Array) -> float | None:
@@ -166,5 +172,5 @@ def _floor(responses: Responses) -> float | None:
     return mean_of(filled.by_problem()[2])
 
 
-def _round(value: float) -> float | None:
-    return None if np.isnan(value) else round(float(value), 6)
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)

@@ -1,28 +1,15 @@
-"""95 % intervals: Wilson's for a rate of single trials, the bootstrap for means over problems."""
+"""95 % intervals of rates: Wilson's for single trials, and for problems with several each."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from dare.evaluation.student import Array, Interval, student, t_quantile
 
 Z = 1.959963984540054
 """Two-sided 95 % of a normal distribution."""
-DRAWS = 2000
-_BLOCK = 1 << 22  # weights held at once
-
-
-class Interval(NamedTuple):
-    """A mean and its 95 % interval; None where it is not defined."""
-
-    mean: float | None
-    low: float | None
-    high: float | None
 
 
 def wilson(rate: float, trials: float, z: float = Z) -> tuple[float, float]:
@@ -35,42 +22,34 @@ def wilson(rate: float, trials: float, z: float = Z) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def bootstrap(values: Sequence[float | None], draws: int = DRAWS) -> Interval:
-    """Mean and the 2.5 % and 97.5 % quantiles of means of values drawn again.
+def effective_trials(rate_P: Array, most: float = math.inf) -> float:
+    """Independent trials that the mean of these problems' rates is worth.
 
-    The draws are always the same. None anywhere leaves the mean undefined.
+    Responses to one problem are alike, so P problems with R responses each say less than P R
+    independent ones. From the spread between the problems: p (1 - p) / Var(mean), at least one
+    trial a problem and at most all of them. Problems without any spread tell nothing of it: one
+    each.
     """
-    if not values or any(value is None for value in values):
-        return Interval(None, None, None)
-    array = np.asarray(values, dtype=float)
-    means = np.random.default_rng(0).choice(array, size=(draws, len(array))).mean(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Interval(float(array.mean()), float(low), float(high))
+    count = len(rate_P)
+    if count < 2:
+        return float(count)
+    mean = float(np.mean(rate_P))
+    variance = float(np.var(rate_P, ddof=1)) / count
+    worth = mean * (1.0 - mean) / variance if variance > 0 else 0.0
+    return min(most, max(float(count), worth))
 
 
-def bootstrap_columns(values_PxM: Array, draws: int = DRAWS) -> tuple[Array, Array]:
-    """Ends of the interval of each column's mean, with rows (problems) drawn again as a whole.
+def mean_rate(rate_P: Array, most: float = math.inf) -> Interval:
+    """The mean of rates in [0, 1] over problems, where other problems could have been taken.
 
-    NaN is a problem that a column does not have. All columns see the same draws, so that figures
-    of one evaluation move together. A column without any value has NaN ends.
+    Wilson's interval for as many trials as they are worth, with Student's quantile, since that
+    worth is estimated from P problems: near 0 and 1 it keeps what mean +- t s / sqrt(P) loses.
+    Values that are no rates get the latter.
     """
-    count, width = values_PxM.shape
-    there = ~np.isnan(values_PxM)
-    both = np.concatenate([np.where(there, values_PxM, 0.0), there], axis=1)
-    rng = np.random.default_rng(0)
-    parts = []
-    step = max(1, _BLOCK // max(count, 1))
-    for start in range(0, draws, step):
-        size = min(step, draws - start)
-        weights = rng.multinomial(count, np.full(count, 1.0 / count), size=size)
-        sums = weights @ both
-        with np.errstate(invalid="ignore", divide="ignore"):
-            parts.append(sums[:, :width] / sums[:, width:])
-    means = np.concatenate(parts)
-    low, high = np.full(width, np.nan), np.full(width, np.nan)
-    for column in range(width):
-        # A draw without any problem of a sparse column has no mean to count.
-        drawn = means[:, column][~np.isnan(means[:, column])]
-        if len(drawn):
-            low[column], high[column] = np.quantile(drawn, [0.025, 0.975])
-    return low, high
+    count = len(rate_P)
+    if not count or float(rate_P.min()) < 0.0 or float(rate_P.max()) > 1.0:
+        return student(rate_P.tolist())
+    trials, mean = effective_trials(rate_P, most), float(rate_P.mean())
+    # One response a problem, right or wrong: nothing is estimated but the rate.
+    single = bool(np.all((rate_P == 0) | (rate_P == 1)))
+    return Interval(mean, *wilson(mean, trials, Z if single else t_quantile(max(count - 1, 1))))

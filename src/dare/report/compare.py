@@ -1,4 +1,4 @@
-"""Figures of a comparison: curves over tokens, by level, and what accuracy costs."""
+"""Figures of a comparison: curves over tokens and seconds, by level, and what accuracy costs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 
 from dare.report.page import dressed, html_page
 from dare.report.png import screenshot
-from dare.study.tables import Table, level_table, summary_tables
+from dare.study.tables import Table, about_intervals, level_table, summary_tables
 
 _COLOURS = (
     "#8a8f98",
@@ -30,8 +30,10 @@ _COLOURS = (
 
 def compare_figures(figures: dict[str, Any]) -> list[tuple[str, str, go.Figure]]:
     """File name, title and figure of each."""
+    by_seconds = ("seconds", "Accuracy over seconds of training", curves(figures, "seconds"))
     return [
         ("curves", "Accuracy over generated tokens", curves(figures)),
+        *([by_seconds] if figures["grid_seconds"] is not None else []),
         ("levels", "By level of the problem, at the end", levels(figures)),
         ("final", "Final accuracy and speed", final(figures)),
     ]
@@ -43,8 +45,8 @@ def write_figures(figures: dict[str, Any], folder: Path) -> tuple[list[Path], st
     tables = [*summary_tables(figures), level_table(figures, "accuracy")]
     page = html_page(
         "DARE comparison",
-        "Methods at equal generated tokens",
-        "Means over seeds; bands and whiskers are 95 % bootstrap intervals over seeds.",
+        "Methods at equal generated tokens and equal seconds",
+        f"Bands and whiskers: {about_intervals(figures)}.",
         "\n".join(html_table(table) for table in tables),
         [(title, figure) for _, title, figure in parts],
     )
@@ -60,13 +62,13 @@ def write_figures(figures: dict[str, Any], folder: Path) -> tuple[list[Path], st
     return written, reason
 
 
-def curves(figures: dict[str, Any]) -> go.Figure:
-    """Mean accuracy of each method with its interval, over generated tokens."""
+def curves(figures: dict[str, Any], axis: str = "tokens") -> go.Figure:
+    """Mean accuracy of each method with its interval, over generated tokens or over seconds."""
     figure = go.Figure()
-    x = figures["grid_tokens"]
+    x = figures[f"grid_{axis}"]
     looks = zip(figures["methods"].items(), _cycle(figures), _dashes(figures), strict=True)
     for (name, method), colour, dash in looks:
-        mean, low, high = zip(*method["curve"], strict=True)
+        mean, low, high = zip(*method[f"curve_{axis}"], strict=True)
         red, green, blue = hex_to_rgb(colour)
         figure.add_scatter(
             x=[*x, *x[::-1]],
@@ -81,7 +83,8 @@ def curves(figures: dict[str, Any]) -> go.Figure:
         look = {"color": colour, "dash": dash}
         figure.add_scatter(x=x, y=mean, name=name, legendgroup=name, line=look)
     figure.update_yaxes(title="accuracy", automargin=True)
-    return figure.update_xaxes(title="generated tokens").update_layout(height=460)
+    title = "generated tokens" if axis == "tokens" else "seconds of training, without evaluation"
+    return figure.update_xaxes(title=title).update_layout(height=460)
 
 
 def levels(figures: dict[str, Any]) -> go.Figure:
@@ -105,10 +108,12 @@ def levels(figures: dict[str, Any]) -> go.Figure:
 
 
 def final(figures: dict[str, Any]) -> go.Figure:
-    """Final accuracy, normalised AUC and token speed-up of each method."""
-    keys = {"accuracy": "final accuracy", "auc": "AUC", "token_speed_up": "token speed-up"}
-    figure = make_subplots(cols=3, subplot_titles=list(keys.values()))
+    """Final accuracy, AUC, and how many times fewer tokens and seconds each method took."""
     names = list(figures["methods"])
+    keys = {"accuracy": "final accuracy", "auc": "AUC", "token_speed_up": "times fewer tokens"}
+    if any(figures["methods"][name]["second_speed_up"][0] is not None for name in names):
+        keys["second_speed_up"] = "times fewer seconds"
+    figure = make_subplots(cols=len(keys), subplot_titles=list(keys.values()))
     for column, key in enumerate(keys, start=1):
         values = [figures["methods"][name][key] for name in names]
         figure.add_scatter(

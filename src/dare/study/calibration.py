@@ -7,35 +7,18 @@ from typing import Any
 import numpy as np
 
 from dare.curriculum.arrays import Array
-from dare.evaluation.intervals import wilson
+from dare.evaluation.intervals import mean_rate
 
 BINS = 10
 NEAR = 0.1
 """Predictions within 0.5 +- this count as near 0.5."""
 
 
-def effective_trials(rate_Q: Array, trials_Q: Array) -> float:
-    """Independent trials that the mean of these prompts' rates is worth.
-
-    Rollouts of one prompt are alike, so a bin of m prompts with R rollouts each says less than
-    m R independent ones. From the spread between the prompts: p (1 - p) / Var(mean), at least one
-    trial a prompt and at most all of them. Prompts without any spread tell nothing of it: one each.
-    """
-    count, most = len(rate_Q), float(np.sum(trials_Q))
-    if count < 2:
-        return float(count)
-    mean = float(np.mean(rate_Q))
-    variance = float(np.var(rate_Q, ddof=1)) / count
-    worth = mean * (1.0 - mean) / variance if variance > 0 else 0.0
-    return min(most, max(float(count), worth))
-
-
 def summary(predicted_Q: Array, truth_Q: Array, trials_Q: Array) -> dict[str, Any]:
-    """Prompts, mean prediction, mean true failure rate and its interval."""
+    """Prompts, mean prediction, mean true failure rate and its interval over prompts."""
     if not len(truth_Q):
         return {"prompts": 0, "predicted": None, "realised": None, "low": None, "high": None}
-    realised = float(np.mean(truth_Q))
-    low, high = wilson(realised, effective_trials(truth_Q, trials_Q))
+    realised, low, high = mean_rate(truth_Q, float(trials_Q.sum()))
     return {
         "prompts": len(truth_Q),
         "predicted": float(np.mean(predicted_Q)),

@@ -19,12 +19,13 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 def about(figures: dict[str, Any]) -> str:
     """What was run and measured, in two sentences."""
     seeds, at = len(figures["seeds"]), ", ".join(str(step) for step in figures["at"])
-    interval = "over seeds (Student's t)" if seeds > 1 else "over prompts (bootstrap)"
+    interval = "over seeds" if seeds > 1 else "over prompts, of this run alone"
     return (
         f"Policy {figures['model']}, preset {figures['preset']}, {seeds} "
         f"{'run' if seeds == 1 else 'runs'}; truth after steps {at} from {figures['rollouts']} "
         f"rollouts of each of {figures['prompts']} prompts ({figures['seen']} estimates of prompts "
-        f"seen in training, {figures['unseen']} of others). Intervals: 95 % {interval}."
+        f"seen in training, {figures['unseen']} of others). "
+        f"Intervals: 95 % {interval}, by Student's t."
     )
 
 
@@ -60,19 +61,28 @@ def _ordered(figures: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 def _errors(figures: dict[str, Any]) -> Table:
     steps = [str(step) for step in figures["at"]]
-    headings = ["estimator", "MAE", "95 %", "MSE", "seen", "unseen", *(f"@{s}" for s in steps)]
+    headings = ["estimator", "MAE", "95 %", "MSE", "95 %", "seen MAE", "MSE", "unseen MAE", "MSE"]
+    lines = {
+        f"{name} (intrinsic)" if name == "current-fr" else name: line
+        for name, line in figures["estimators"].items()
+    }
+    lines["best constant (hindsight)"] = figures["constant"]
     rows = []
-    for name, line in _ordered(figures):
-        label = f"{name} (intrinsic)" if name == "current-fr" else name
-        by_step = [_number(line["by_step"].get(step, {}).get("mae")) for step in steps]
-        parts = [_number(line["seen"]["mae"]), _number(line["unseen"]["mae"])]
-        span = f"{line['mae_low']:.3f} - {line['mae_high']:.3f}"
-        mean = [_number(line["mae"]), span, _number(line["mse"], 4)]
-        rows.append([label, *mean, *parts, *by_step])
+    for label, line in sorted(lines.items(), key=lambda item: float(item[1]["mae"])):
+        cells = []
+        for key, digits in (("mae", 3), ("mse", 4)):
+            low, high = line.get(f"{key}_low"), line.get(f"{key}_high")
+            span = "-" if low is None else f"{low:.{digits}f} - {high:.{digits}f}"
+            cells += [_number(line[key], digits), span]
+        for part in ("seen", "unseen"):
+            cells += [_number(line[part]["mae"]), _number(line[part]["mse"], 4)]
+        cells += [_number(line["by_step"].get(step, {}).get("mae")) for step in steps]
+        rows.append([label, *cells])
     group = figures["intrinsic"]["rollouts"]
     return (
-        f"Error of the estimated failure rate ({group} fresh rollouts: intrinsic)",
-        headings,
+        f"Error of the estimated failure rate ({group} fresh rollouts: intrinsic; best constant: "
+        "the median of the true rates for MAE, their mean for MSE, for each figure its own)",
+        [*headings, *(f"MAE @{step}" for step in steps)],
         rows,
     )
 

@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from dare.curriculum.arrays import Array, compact, keyed_rng
+from dare.curriculum.arrays import Array, compact
+from dare.evaluation.student import Interval, student, t_quantile
 from dare.study import cost
 from dare.study.calibration import calibration, near_half
+from dare.study.constants import best_constant
 from dare.study.ess_sweep import sweep
 from dare.study.estimators import ESTIMATORS
-
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""Two-sided 95 % of Student's t with 1, 2, ... degrees of freedom."""
-_DRAWS = 2000
 
 
 def summarise(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -26,10 +24,11 @@ def summarise(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     names = [name for name in ESTIMATORS if name in measured]
     names += [name for name in measured if name not in ESTIMATORS]
     estimators = {name: _of(name, runs, columns) for name in names}
-    keys = ("mae", "mae_low", "mae_high", "mse", "by_step", "seen", "unseen")
+    keys = ("mae", "mae_low", "mae_high", "mse", "mse_low", "mse_high", "by_step", "seen", "unseen")
     intrinsic = {key: estimators["current-fr"][key] for key in keys}
     return {
         "estimators": estimators,
+        "constant": _constant(columns),
         "intrinsic": {"rollouts": runs[0]["group"], **intrinsic},
         "truth_variance": _truth_variance(columns),
         "ess_sweep": _sweep(columns),
@@ -63,19 +62,32 @@ def _columns(runs: Sequence[dict[str, Any]]) -> dict[str, Array]:
 
 def _of(name: str, runs: Sequence[dict[str, Any]], columns: dict[str, Array]) -> dict[str, Any]:
     predicted, truth, trials = columns[f"of {name}"], columns["truth"], columns["trials"]
-    low, high = interval(np.abs(predicted - truth), columns["prompt"], columns["seed"])
+    gap = predicted - truth
+    absolute, squared = (
+        interval(error, columns["prompt"], columns["seed"]) for error in (np.abs(gap), gap**2)
+    )
     return {
         "about": ESTIMATORS.get(name, "dare with other settings"),
         **errors(predicted, truth),
-        "mae_low": low,
-        "mae_high": high,
-        "by_step": {
-            str(step): errors(predicted[here], truth[here])
-            for step in np.unique(columns["step"]).tolist()
-            for here in [columns["step"] == step]
+        "mae_low": absolute.low,
+        "mae_high": absolute.high,
+        "mse_low": squared.low,
+        "mse_high": squared.high,
+        **{
+            part: errors(predicted[here], truth[here])
+            for part, here in (("seen", columns["seen"]), ("unseen", ~columns["seen"]))
         },
-        "seen": errors(predicted[columns["seen"]], truth[columns["seen"]]),
-        "unseen": errors(predicted[~columns["seen"]], truth[~columns["seen"]]),
+        "by_step": {
+            step: errors(predicted[here], truth[here]) for step, here in _each(columns, "step")
+        },
+        "by_seed": {
+            seed: {
+                **errors(predicted[here], truth[here]),
+                "seen": errors(*(a[here & columns["seen"]] for a in (predicted, truth))),
+                "unseen": errors(*(a[here & ~columns["seen"]] for a in (predicted, truth))),
+            }
+            for seed, here in _each(columns, "seed")
+        },
         "near_half": near_half(predicted, truth, trials),
         "calibration": calibration(predicted, truth, trials),
         "cost": cost.total([run["cost"][name] for run in runs]),
@@ -90,26 +102,45 @@ def errors(predicted_Q: Array, truth_Q: Array) -> dict[str, Any]:
     return {"mae": float(np.abs(gap).mean()), "mse": float((gap**2).mean())}
 
 
-def interval(error_N: Array, prompt_N: Array, seed_N: Array) -> tuple[float, float]:
-    """95 % interval of the mean error.
+def interval(error_N: Array, prompt_N: Array, seed_N: Array) -> Interval:
+    """The mean error and its 95 % interval by Student's t.
 
-    Over several seeds by Student's t of their means. Of one seed by drawing its prompts again with
-    all of their points (bootstrap): this says nothing about other runs.
+    Over several seeds from their means: every seed has its own run and its own choice of prompts,
+    so both are taken in. Of one seed over its prompts, each with all of its points: this says
+    nothing about other runs. There the mean is a ratio of sums over prompts, whose deviations are
+    total_i - mean count_i in units of the mean count.
     """
     seeds, of_seed = compact(seed_N)
     if len(seeds) > 1:
-        means = np.bincount(of_seed, weights=error_N) / np.bincount(of_seed)
-        free = len(means) - 1
-        quantile = _T[free - 1] if free <= len(_T) else 1.96 + 2.6 / free
-        half = quantile * float(means.std(ddof=1)) / math.sqrt(len(means))
-        return float(means.mean()) - half, float(means.mean()) + half
-    prompts, of_prompt = compact(prompt_N)
+        return student((np.bincount(of_seed, weights=error_N) / np.bincount(of_seed)).tolist())
+    _, of_prompt = compact(prompt_N)
     total, count = np.bincount(of_prompt, weights=error_N), np.bincount(of_prompt)
-    rng = keyed_rng(0, len(prompts), "estimator interval")
-    shares = np.full(len(prompts), 1.0 / len(prompts))
-    drawn = rng.multinomial(len(prompts), shares, size=_DRAWS)
-    low, high = np.quantile((drawn @ total) / (drawn @ count), [0.025, 0.975])
-    return float(low), float(high)
+    mean = float(error_N.mean())
+    if len(total) < 2:
+        return Interval(mean, None, None)
+    away = (total - mean * count) / count.mean()
+    half = t_quantile(len(total) - 1) * float(away.std(ddof=1)) / math.sqrt(len(total))
+    return Interval(mean, mean - half, mean + half)
+
+
+def _constant(columns: dict[str, Array]) -> dict[str, Any]:
+    """Errors of the best constant, which may be another for every figure of the table."""
+    truth, seen = columns["truth"], columns["seen"]
+    point = columns["seed"] * (1 + int(columns["step"].max())) + columns["step"]
+    return {
+        "about": "best in hindsight for each figure and point: median for MAE, mean for MSE",
+        **best_constant(truth, point),
+        "seen": best_constant(truth[seen], point[seen]),
+        "unseen": best_constant(truth[~seen], point[~seen]),
+        "by_step": {
+            step: best_constant(truth[here], point[here]) for step, here in _each(columns, "step")
+        },
+    }
+
+
+def _each(columns: dict[str, Array], name: str) -> list[tuple[str, Array]]:
+    """Each value of a column, and where it stands."""
+    return [(str(value), columns[name] == value) for value in np.unique(columns[name]).tolist()]
 
 
 def _truth_variance(columns: dict[str, Array]) -> float:

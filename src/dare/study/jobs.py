@@ -13,7 +13,7 @@ from typing import Any
 from dare.errors import InvalidInput, require
 from dare.state import load_state
 from dare.study.arms import Arm
-from dare.study.marks import DONE, JOB
+from dare.study.runs import DONE, JOB
 from dare.study.single import budgeted
 from dare.training import checkpoint
 from dare.training.recipe import curriculum_of

@@ -11,12 +11,13 @@ from dare.study.tables import Table, grid_table, level_table, runs_csv, summary_
 
 
 def tables_of(figures: dict[str, Any], fields: Sequence[str] = ()) -> list[Table]:
-    """The summary, the grid of a sweep over two fields, and both tables by level."""
+    """The summary, the grid of a sweep over two fields, and both tables by level if it has any."""
     two = len(fields) == 2
+    levels = [level_table(figures, key) for key in ("accuracy", "tokens")]
     return [
         *(grid_table(figures, fields, key) for key in ("accuracy", "auc") if two),
         *summary_tables(figures),
-        *(level_table(figures, key) for key in ("accuracy", "tokens")),
+        *(table for table in levels if len(table.head) > 2),
     ]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from dare.errors import InvalidInput
+from dare.study.metrics import seconds, until
 from dare.study.single import train
 from dare.study.truth import estimation_error
 from dare.training.progress import RichProgress
@@ -85,6 +86,8 @@ def rows(figures: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("tokens generated", "generated_tokens", "{:,}"),
         (f"steps to accuracy {figures['target']:.3f}", "steps_to_target", "{}"),
         (f"tokens to accuracy {figures['target']:.3f}", "tokens_to_target", "{:,}"),
+        ("seconds of training", "seconds", "{:.0f}"),
+        (f"seconds to accuracy {figures['target']:.3f}", "seconds_to_target", "{:.0f}"),
         ("error of the difficulty estimate", "estimation_mae", "{:.3f}"),
         ("error of 8 fresh rollouts", "fresh_mae", "{:.3f}"),
     ]
@@ -104,11 +107,16 @@ def compare(runs: dict[str, dict[str, Any]]) -> dict[str, Any]:
             "start_accuracy": evaluations[0]["accuracy"],
             "accuracy": last["accuracy"],
             "tokens_per_response": last["tokens"],
-            "by_level": last["by_level"],
+            "by_level": {
+                level: {"accuracy": part["accuracy"], "tokens": part["tokens"]}
+                for level, part in last["by_level"].items()
+            },
             "steps": run["metrics"][-1]["step"] + 1,
             "generated_tokens": run["metrics"][-1]["generated_tokens_total"],
             "steps_to_target": reached[0]["step"] if reached else None,
             "tokens_to_target": reached[0]["generated_tokens_total"] if reached else None,
+            "seconds": seconds(run["metrics"]),
+            "seconds_to_target": seconds(until(run["metrics"], reached[0])) if reached else None,
             "estimation_mae": run["estimation"]["mae"],
             "fresh_mae": run["estimation"]["mae_fresh"],
         }

@@ -11,7 +11,9 @@ from typing import Any
 import yaml
 
 from dare.errors import InvalidInput
-from dare.study.marks import DONE, JOB
+
+JOB, DONE = "job.json", "done.json"
+"""Files that mark the run folder of a study: what it is to do, and that it is done."""
 
 
 @dataclass(frozen=True)

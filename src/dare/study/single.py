@@ -7,12 +7,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformers import TrainerCallback
+
 from dare.errors import require
-from dare.study.budget import StopAtTokens
 from dare.training.recipe import build, resolved
 from dare.training.trainer import DareTrainer
 
 _SCHEDULES = ("constant", "constant_with_warmup")
+
+
+class StopAtTokens(TrainerCallback):
+    """Ends training with the step in which the generated tokens reach the budget.
+
+    Probes count: every token that a method generates is paid for.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.trainer: DareTrainer | None = None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See TrainerCallback."""
+        if self.trainer is not None and self.trainer.generated_tokens >= self.budget:
+            control.should_training_stop = True
+            control.should_evaluate = True
+            # Resuming from here would train a step too many.
+            control.should_save = False
 
 
 def budgeted(recipe: Mapping[str, Any], tokens: int) -> dict[str, Any]:

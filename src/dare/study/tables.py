@@ -12,14 +12,31 @@ from dare.table import Table as Table
 
 def summary_tables(figures: dict[str, Any]) -> list[Table]:
     """A row a method: what it reaches, how fast, and at what cost."""
-    goal = figures["target"]
-    target = f"{goal:.3f}" if goal is not None else f"the final accuracy of {figures['base']}"
+    goal, base = figures["target"], figures["base"]
+    target = f"{goal:.3f}" if goal is not None else f"the final accuracy of {base}"
+    equal = f"At equal tokens ({figures['horizon_tokens']:,.0f})"
+    if figures["horizon_seconds"] is not None:
+        equal += f" and at equal seconds of training ({figures['horizon_seconds']:,.0f})"
     titles = {
-        "Accuracy at the end, mean over seeds with 95 % bootstrap intervals": _ACCURACY,
-        f"Speed to {target}": _SPEED,
+        f"Accuracy at the end, and gain over {base}. {about_intervals(figures)}": _ACCURACY,
+        equal: _EQUAL,
+        f"Speed to {target}: how many times fewer than {base} took": _SPEED,
         "Cost, and error of the difficulty estimate": _COST,
     }
     return [_summary(figures["methods"], title, columns) for title, columns in titles.items()]
+
+
+def about_intervals(figures: dict[str, Any]) -> str:
+    """What the intervals of accuracies and gains take in, and what they leave out."""
+    kinds = {method["over"] for method in figures["methods"].values()}
+    several = next((kind for kind in kinds if "seeds" in kind), None)
+    problems = any("problems" in kind for kind in kinds)
+    if several is None:
+        return "95 % intervals over problems, of one seed" if problems else "One seed: no intervals"
+    text = f"95 % intervals (Student's t) over {several}"
+    if not problems:
+        return text + ", for these very problems"
+    return text + (", of one seed over problems" if len(kinds) > 1 else "")
 
 
 def _summary(methods: dict[str, Any], title: str, columns: Sequence[tuple[str, str, str]]) -> Table:
@@ -43,13 +60,20 @@ _ACCURACY = (
     ("AUC", "auc", "{:.3f}"),
     ("tokens a response", "tokens_per_response", "{:.1f}"),
 )
+_EQUAL = (
+    ("accuracy, equal tokens", "accuracy_at_tokens", "{:.3f}"),
+    ("gain", "gain_at_tokens", "{:+.3f}"),
+    ("accuracy, equal seconds", "accuracy_at_seconds", "{:.3f}"),
+    ("gain", "gain_at_seconds", "{:+.3f}"),
+)
 _SPEED = (
     ("S_τ (steps)", "steps_to_target", "{:.0f}"),
     ("tokens generated", "tokens_to_target", "{:,.0f}"),
     ("tokens trained on", "trained_to_target", "{:,.0f}"),
     ("seconds", "seconds_to_target", "{:.0f}"),
-    ("step speed-up", "step_speed_up", "{:.2f}"),
-    ("token speed-up", "token_speed_up", "{:.2f}"),
+    ("times fewer steps", "step_speed_up", "{:.2f}"),
+    ("times fewer tokens", "token_speed_up", "{:.2f}"),
+    ("times fewer seconds", "second_speed_up", "{:.2f}"),
     ("seeds that reach it", "reached", ""),
 )
 _COST = (
@@ -57,8 +81,10 @@ _COST = (
     ("varied groups", "varied_groups", "{:.2f}"),
     ("seconds", "seconds", "{:.0f}"),
     ("memory (MB)", "memory_mb", "{:.0f}"),
-    ("error of estimate", "estimation_mae", "{:.3f}"),
-    ("error of fresh group", "fresh_mae", "{:.3f}"),
+    ("MAE of estimate", "estimation_mae", "{:.3f}"),
+    ("of a fresh group", "fresh_mae", "{:.3f}"),
+    ("MSE of estimate", "estimation_mse", "{:.4f}"),
+    ("of a fresh group", "fresh_mse", "{:.4f}"),
 )
 
 
@@ -95,12 +121,15 @@ def runs_csv(figures: dict[str, Any]) -> str:
     lines = []
     for name, method in figures["methods"].items():
         for one in method["runs"]:
-            flat = {key: value for key, value in one.items() if key != "by_level"}
+            flat = {k: v for k, v in one.items() if k != "by_level" and not k.startswith("curve")}
             for level, part in one["by_level"].items():
                 flat |= {f"level_{level}_{key}": value for key, value in part.items()}
             lines.append({"method": name, **flat})
     head = list(dict.fromkeys(key for line in lines for key in line))
     return _csv(head, [[line.get(key) for key in head] for line in lines])
+
+
+_LISTS = ("seeds", "curve_tokens", "curve_seconds", "runs")
 
 
 def summary_csv(figures: dict[str, Any]) -> str:
@@ -111,7 +140,7 @@ def summary_csv(figures: dict[str, Any]) -> str:
             if key == "by_level":
                 for level, part in value.items():
                     rows += [[name, f"level_{level}_{k}", *part[k]] for k in part]
-            elif isinstance(value, list) and key not in ("seeds", "curve", "runs"):
+            elif isinstance(value, list) and key not in _LISTS:
                 rows.append([name, key, *value])
     return _csv(["method", "figure", "mean", "low", "high"], rows)
 

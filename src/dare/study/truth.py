@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def estimation_error(
     trainer: DareTrainer, prompts: int = 96, rollouts: int = 64, group: int = 8
 ) -> dict[str, Any]:
-    """MAE of the curriculum's estimate on seen prompts, beside the error of `group` fresh rollouts.
+    """Error of the curriculum's estimate on seen prompts, beside that of `group` fresh rollouts.
 
     Truth is the failure rate of `rollouts` fresh rollouts a prompt. Its own sampling error adds a
     little to both figures: the fresh group is not part of the truth it is held against.
@@ -49,6 +49,8 @@ def estimation_error(
         "rollouts": rollouts,
         "mae": float(np.abs(estimate - truth).mean()),
         "mae_fresh": float(np.abs(fresh - truth).mean()),
+        "mse": float(((estimate - truth) ** 2).mean()),
+        "mse_fresh": float(((fresh - truth) ** 2).mean()),
         "estimate": estimate.tolist(),
         "truth": truth.tolist(),
     }

@@ -16,6 +16,7 @@ from dare.curriculum.estimators.previous import PreviousEstimator
 from dare.curriculum.estimators.snis import SnisEstimator
 from dare.curriculum.estimators.uniform import UniformEstimator
 from dare.errors import InvalidInput
+from dare.study.constants import MeanOfSeen
 from dare.study.cost import Cost
 from dare.study.views import NewestView
 
@@ -26,6 +27,7 @@ WATCHING = {
     "paper-budget": "the same, with the scores that the run's refresh budget pays for",
     "previous-fr": "mean of the buffered rollouts",
     "posterior": "MoPPS: discounted Beta posterior",
+    "mean-of-seen": "mean of the groups seen so far, for every prompt",
     "uniform": "0.5 for every prompt",
 }
 
@@ -91,6 +93,8 @@ def build_watcher(
     if name == "posterior":
         config = CurriculumConfig.preset("mopps")
         return Watcher(PosteriorEstimator(count, config.estimator.posterior_discount), view)
+    if name == "mean-of-seen":
+        return Watcher(MeanOfSeen(count), view)
     if name == "uniform":
         return Watcher(UniformEstimator(count), view)
     raise InvalidInput("estimator", name, f"choose one of {', '.join(WATCHING)}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from accelerate.utils import gather_object
 
 from dare.curriculum.rollouts import Finish
-from dare.evaluation.figures import Responses, basic, by_group
+from dare.evaluation.figures import Responses, by_group, with_problems
 from dare.policy.generate import GenerationRequest
 from dare.policy.logprobs import Sampling
 from dare.training.prompts import PromptStore
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def evaluate_policy(trainer: DareTrainer, dataset: Any) -> dict[str, Any]:
-    """Accuracy, tokens and truncation, overall and by level; unscored responses are counted."""
+    """Accuracy, tokens and truncation, overall and by level; unscored responses are counted.
+
+    `by_problem` has each problem's score and `problem_set` says which problems they are, so that
+    runs can be compared problem by problem.
+    """
     args = trainer.args
     store = PromptStore(dataset, trainer.processing_class, args.system_prompt)
     rows = np.repeat(np.arange(len(store)), args.eval_samples)
@@ -54,4 +59,8 @@ def evaluate_policy(trainer: DareTrainer, dataset: Any) -> dict[str, Any]:
         [size for _, _, size, _ in everyone],
         [finish == Finish.LENGTH for *_, finish in everyone],
     )
-    return {**basic(responses), "by_level": by_group(responses, level, basic)}
+    return {
+        **with_problems(responses),
+        "problem_set": hashlib.sha256(" ".join(store.table.ids()).encode()).hexdigest()[:16],
+        "by_level": by_group(responses, level, with_problems),
+    }

@@ -14,6 +14,7 @@ from dare.report.blocks import Block, Trace, note, numbers, plot, section, table
 from dare.report.folder import RunData
 from dare.report.lines import number, values
 from dare.report.sections.levels import level_name
+from dare.report.text import legible
 from dare.study.compare import compare_runs
 from dare.study.runs import Run
 from dare.study.tables import level_table, summary_tables
@@ -23,7 +24,8 @@ def comparison(runs: Sequence[RunData], methods: Sequence[str]) -> dict[str, Any
     """Curves and tables by method; says which runs cannot be compared, and why."""
     intro = (
         "Runs of one method with different seeds count as one. Bands, whiskers and brackets are "
-        "95 % bootstrap intervals over seeds; with a single seed there are none."
+        "95 % intervals by Student's t, over seeds and, where every run kept the score of each "
+        "problem, over problems too."
     )
     usable = [place for place, run in enumerate(runs) if _usable(run)]
     blocks: list[Block] = []
@@ -95,7 +97,10 @@ def _compared(
         for place, one in enumerate(tables)
         if len(one.head) > 1
     ]
-    return [_curves(figures, colours), _ends(figures, colours), *shown]
+    pictures = [_curves(figures, colours, "tokens")]
+    if figures["grid_seconds"] is not None:
+        pictures.append(_curves(figures, colours, "seconds"))
+    return [*pictures, _ends(figures, colours), *shown]
 
 
 def _clean(run: RunData) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -108,7 +113,10 @@ def _clean(run: RunData) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             levels = record.get("by_level")
             parts = levels if isinstance(levels, dict) else {}
             whole = {
-                level_name(name): {key: _known(part.get(key)) for key in ("accuracy", "tokens")}
+                level_name(name): {
+                    **{key: _known(part.get(key)) for key in ("accuracy", "tokens")},
+                    "by_problem": _scores(part),
+                }
                 for name, part in parts.items()
                 if isinstance(part, dict)
             }
@@ -119,27 +127,29 @@ def _clean(run: RunData) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
                     "tokens": float(tokens) if np.isfinite(tokens) else None,
                     "generated_tokens_total": float(total),
                     "by_level": whole,
+                    "by_problem": _scores(record),
+                    "problem_set": legible(str(record.get("problem_set", "")), 60),
                 }
             )
-    seconds = np.diff(run.seconds, prepend=0.0)
-    metrics = [
-        {
-            "step": record["step"],
-            "generated_tokens_total": float(total),
-            "seconds": {"all": float(spent)},
-            "memory_mb": float(np.nan_to_num(memory)),
-            "varied_groups": float(np.nan_to_num(varied)),
-        }
-        for record, total, spent, memory, varied in zip(
-            run.metrics,
-            run.tokens,
-            seconds,
-            values(run.metrics, "memory_mb"),
-            values(run.metrics, "varied_groups"),
-            strict=True,
-        )
-    ]
+    metrics = []
+    for record, total, spent in zip(
+        run.metrics, run.tokens, np.diff(run.seconds, prepend=0.0), strict=True
+    ):
+        line: dict[str, Any] = {"step": record["step"], "generated_tokens_total": float(total)}
+        if spent > 0:
+            line["seconds"] = {"all": float(spent)}
+        for key in ("memory_mb", "varied_groups"):
+            known = _known(record.get(key))
+            if known is not None:
+                line[key] = known
+        metrics.append(line)
     return evaluations, metrics
+
+
+def _scores(part: Mapping[str, Any]) -> list[float]:
+    """Score of each problem, NaN where it has none; nothing where the run kept none."""
+    held = part.get("by_problem")
+    return [number(value) for value in held] if isinstance(held, list) else []
 
 
 def _known(value: Any) -> float | None:
@@ -147,14 +157,14 @@ def _known(value: Any) -> float | None:
     return found if np.isfinite(found) else None
 
 
-def _curves(figures: dict[str, Any], colours: Mapping[str, str]) -> Block:
+def _curves(figures: dict[str, Any], colours: Mapping[str, str], axis: str) -> Block:
     traces: list[Trace] = []
-    x = numbers(np.array(figures["grid_tokens"]), 7)
+    x = numbers(np.array(figures[f"grid_{axis}"]), 7)
     for name, method in figures["methods"].items():
         mean, low, high = (
-            np.array(side, dtype=float) for side in zip(*method["curve"], strict=True)
+            np.array(side, dtype=float) for side in zip(*method[f"curve_{axis}"], strict=True)
         )
-        if len(method["seeds"]) > 1:
+        if np.isfinite(low).all():
             traces.append(
                 {
                     "type": "scatter",
@@ -180,13 +190,16 @@ def _curves(figures: dict[str, Any], colours: Mapping[str, str]) -> Block:
                 "group": name,
             }
         )
-    caption = "Held-out accuracy over generated tokens, as far as all runs have come."
+    words = {"tokens": "generated tokens", "seconds": "seconds of training"}[axis]
+    caption = f"Held-out accuracy over {words}, as far as all runs have come."
+    if axis == "seconds":
+        caption += " Evaluation is not counted."
     return plot(
-        "comparison-curves",
-        "Accuracy at equal tokens",
+        "comparison-curves" if axis == "tokens" else "comparison-seconds",
+        f"Accuracy at equal {axis}",
         caption,
         traces,
-        x="generated tokens",
+        x=words,
         legend=True,
         share=True,
         wide=True,
