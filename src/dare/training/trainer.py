@@ -469,6 +469,7 @@ class DareTrainer(Trainer):
         """Build the curriculum, from the checkpoint where there is one, and open the folder."""
         state = load_state(found / "curriculum") if found is not None else None
         self.curriculum = self._build_curriculum(state)
+        self._waiting = []  # of a step that an error cut short
         if state is not None:
             self._generated = int(state["meta"]["generated_tokens_total"])
             self._unscored.load(state["meta"]["unscored"])
@@ -555,6 +556,7 @@ class DareTrainer(Trainer):
             "curriculum": self.settings.to_dict(),
             "training": self.args.to_dict(),
             "prompts": len(self.store),
+            "steps": self.args.max_steps // self.args.updates_per_generation,
             "processes": self._processes,
             "versions": versions,
         }
