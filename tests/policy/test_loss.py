@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -114,3 +115,49 @@ def test_a_token_of_weight_0_has_no_gradient():
     clipped_loss(logprob, given_inputs, 0.1).loss.backward()
     assert float(logprob.grad[0]) == 0.0
     assert float(logprob.grad[1]) != 0.0
+
+
+# --- variants -------------------------------------------------------------------------------------
+
+
+@given(tokens, st.sampled_from([0.0, 0.1]))
+@settings(max_examples=100, deadline=None)
+def test_cispo_weighs_the_log_prob_by_a_clipped_ratio(rows, beta):
+    logprob, given_inputs = inputs_of(rows)
+    output = clipped_loss(logprob, given_inputs, beta, loss_type="cispo")
+    output.loss.backward()
+    loss = clipped = 0.0
+    slopes = []
+    for lp, old, advantage, weight, _, high, ref in rows:
+        ratio = math.exp(lp - old)
+        assume(abs(ratio - (1 + high)) > 1e-5)
+        constant = min(ratio, 1 + high)  # no lower bound, and no gradient of its own
+        gap = ref - lp
+        loss -= weight * (constant * advantage * lp - beta * (math.exp(gap) - gap - 1))
+        slopes.append(-weight * (constant * advantage - beta * (1 - math.exp(gap))))
+        clipped += weight * (ratio > 1 + high)
+    assert output.loss.item() == pytest.approx(loss, abs=1e-4)
+    assert logprob.grad.tolist() == pytest.approx(slopes, abs=1e-4)
+    assert float(output.clipped) == pytest.approx(clipped, abs=1e-5)
+
+
+@given(st.lists(st.lists(st.tuples(numbers, numbers), max_size=4), min_size=1, max_size=4))
+@settings(max_examples=100, deadline=None)
+def test_a_sequence_has_the_geometric_mean_of_its_tokens_ratios(rollouts):
+    """Rollouts without a token have no ratio and do no harm."""
+    flat = [pair for rollout in rollouts for pair in rollout]
+    assume(flat)
+    rows = [(lp, old, 1.5, 0.25, 0.2, 0.3, 0.0) for lp, old in flat]
+    logprob, inputs = inputs_of(rows)
+    length = torch.tensor([len(rollout) for rollout in rollouts])
+    output = clipped_loss(logprob, replace(inputs, length=length), level="sequence")
+    output.loss.backward()
+    loss, slopes = 0.0, []
+    for rollout in filter(None, rollouts):
+        ratio = math.exp(sum(lp - old for lp, old in rollout) / len(rollout))
+        assume(abs(ratio - 1.3) > 1e-5)
+        loss -= 0.25 * len(rollout) * min(ratio, 1.3) * 1.5
+        # Each token moves the ratio of all: 1 / n of it, n times.
+        slopes += [-0.25 * ratio * 1.5 * (ratio < 1.3)] * len(rollout)
+    assert output.loss.item() == pytest.approx(loss, abs=1e-4)
+    assert logprob.grad.tolist() == pytest.approx(slopes, abs=1e-4)

@@ -288,6 +288,9 @@ def test_tokens_of_a_step(load):
         "micro_batches": 32,
         "micro_batch": 8 * (128 + 1024),
     }
+    thrice = replace(load, num_iterations=3).step_tokens()
+    assert thrice["trained"] == 3 * 512 * (128 + 1024)
+    assert thrice["micro_batches"] == 3 * 64
 
 
 TOKENS = 520  # no other size of the model below

@@ -29,11 +29,12 @@ SOLUTION = "Since both numbers are small, we add the first to the second. Then 4
 
 # A plain gradient step of this size moves ratios past the clip range within a step or two.
 _FAR = {"optim": "sgd", "learning_rate": 1.0}
+_REPLAY = {**_FAR, "curriculum": {"fresh_share": 0.5}, "per_device_train_batch_size": 24}
 CASES: dict[str, dict[str, Any]] = {
     "tiers": {},
     "accumulation 2": {"per_device_train_batch_size": 24},
     "accumulation 4": {"per_device_train_batch_size": 12},
-    "replay": {**_FAR, "curriculum": {"fresh_share": 0.5}, "per_device_train_batch_size": 24},
+    "replay": _REPLAY,
     "hinted": {"hint_conditioning": "hinted"},
     "think longer": {"hint_conditioning": "hinted", "curriculum": {"hard.extra": "think"}},
     "kl": {**_FAR, "beta": 0.1, "per_device_train_batch_size": 24},
@@ -48,7 +49,36 @@ CASES: dict[str, dict[str, Any]] = {
         "reward": tiny.patchy,
         "per_device_train_batch_size": 12,
     },
+    "dapo": {**_REPLAY, "loss_type": "dapo", "reward": tiny.patchy},
+    "dr_grpo": {**_REPLAY, "loss_type": "dr_grpo", "beta": 0.1},
+    "cispo": {**_REPLAY, "loss_type": "cispo", "beta": 0.1},
+    "sequence": {**_REPLAY, "importance_sampling_level": "sequence", "num_iterations": 2},
+    "truncated": {**_REPLAY, "mask_truncated_completions": True},
+    "truncated dapo": {**_FAR, "mask_truncated_completions": True, "loss_type": "dapo"},
+    "iterations": {
+        "learning_rate": 0.5,
+        "num_iterations": 3,
+        "beta": 0.1,
+        "per_device_train_batch_size": 24,
+    },
+    "mini-batches": {
+        **_REPLAY,
+        "hint_conditioning": "hinted",
+        "num_iterations": 2,
+        "per_device_train_batch_size": 12,
+        "steps_per_generation": 4,
+        "gradient_accumulation_steps": 2,
+    },
 }
+
+
+def updates(case: str) -> int:
+    """Optimiser steps that each step of a case makes."""
+    settings = CASES.get(case, {})
+    parts = settings.get("steps_per_generation", 1) // settings.get(
+        "gradient_accumulation_steps", 1
+    )
+    return int(settings.get("num_iterations", 1) * parts)
 
 
 # What estimators ask for at every step, made small.
@@ -105,7 +135,7 @@ def run(
         "optim": "sgd",
         "learning_rate": 0.1,
         "max_grad_norm": 0.0,
-        "max_steps": 2,
+        "max_steps": 2 * updates(case),
         "rollout_budget": 48,
         "save_strategy": "steps",
         "save_steps": 2,
@@ -136,6 +166,12 @@ def run(
 def metrics(folder: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl."""
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def by_step(case: str, steps: list[Step]) -> list[list[Step]]:
+    """What a run's updates were, step by step."""
+    many = updates(case)
+    return [steps[at : at + many] for at in range(0, len(steps), many)]
 
 
 def as_saved(trainer: Any, steps: list[Step]) -> dict[str, Any]:

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
 import tiny
 from dare.templates import load_template
 
 PLAIN, THINK, HINTED = 0, 1, 2
+CUT = 1
 EASY, HARD = 0.3, 0.8
 LAMBDA, FLOOR = 1e-4, 1e-6
 CLIP = {"easy": (0.2, 0.6), "medium": (0.2, 0.2), "hard": (0.2, 0.2)}
@@ -36,6 +38,8 @@ class Rollout:
     shown: list[int]
     trained: list[int]
     behaviour: list[float]
+    cut: bool = False
+    row: int = -1
 
 
 @dataclass
@@ -105,32 +109,67 @@ def advantages(group: Group, treated: Collection[str]) -> list[float | None]:
     return [None if rollout.reward is None else next(values) for rollout in group.rollouts]
 
 
+def weights(usable: list[Group], args: Any, longest: int) -> dict[int, float]:
+    """By row how much a token counts, as TRL's `loss_type` says; masked rows are not there."""
+    scored = [r for group in usable for r in group.rollouts if r.reward is not None]
+    kept = [r for r in scored if not (args.mask_truncated_completions and r.cut)]
+    found = {}
+    for group in usable:
+        count = sum(rollout.reward is not None for rollout in group.rollouts)
+        for rollout in group.rollouts:
+            if not any(rollout is one for one in kept):
+                continue
+            found[rollout.row] = {
+                "grpo": 1.0 / (len(usable) * count * len(rollout.response)),
+                "dapo": 1.0 / sum(len(one.response) for one in kept),
+                "cispo": 1.0 / sum(len(one.response) for one in kept),
+                "dr_grpo": 1.0 / (len(scored) * longest),
+            }[args.loss_type]
+    return found
+
+
 def objective(
     model: Any,
     reference: Any,
     groups: list[Group],
-    temperature: float,
-    beta: float,
+    args: Any,
+    longest: int,
     treated: Collection[str],
+    part: Collection[int] | None = None,
+    parts: int = 1,
 ) -> dict[str, Any]:
-    """METHOD 8, literally; leaves the gradient of the loss in the model's parameters."""
+    """METHOD 8, literally, or one of its variants; leaves the gradient in the model's parameters.
+
+    `part` names the rows of one of `parts` mini-batches; without it they are all of them.
+    """
     model.zero_grad()
+    temperature, beta = args.temperature, args.beta
     usable = [g for g in groups if any(a is not None for a in advantages(g, treated))]
-    loss = clipped = kl = 0.0
+    weight_of = weights(usable, args, longest)
+    loss = clipped = kl = mass = 0.0
     ratios: list[float] = []
     for group in usable:
-        values = advantages(group, treated)
-        count = sum(value is not None for value in values)
         low, high = CLIP[tier(group.difficulty, treated)]
-        for rollout, advantage in zip(group.rollouts, values, strict=True):
-            if advantage is None:
+        for rollout, advantage in zip(group.rollouts, advantages(group, treated), strict=True):
+            if advantage is None or rollout.row not in weight_of:
+                continue
+            weight = parts * weight_of[rollout.row]
+            mass += weight * len(rollout.response) / parts
+            if part is not None and rollout.row not in part:
                 continue
             now = logprobs(model, rollout.trained, rollout.response, temperature)
-            weight = 1.0 / (len(usable) * count * len(rollout.response))
-            ratio = torch.exp(now - torch.tensor(rollout.behaviour, dtype=now.dtype))
-            bounded = torch.clamp(ratio, 1.0 - low, 1.0 + high)
-            term = torch.minimum(ratio * advantage, bounded * advantage).sum()
-            clipped += weight * int((bounded * advantage < ratio * advantage).sum())
+            distance = now - torch.tensor(rollout.behaviour, dtype=now.dtype)
+            if args.importance_sampling_level == "sequence":
+                distance = torch.stack([distance.mean()] * len(distance))
+            ratio = torch.exp(distance)
+            if args.loss_type == "cispo":
+                most = torch.full_like(ratio, 1.0 + high)
+                term = (torch.where(ratio > most, most, ratio).detach() * advantage * now).sum()
+                clipped += weight * int((ratio > most).sum())
+            else:
+                bounded = torch.clamp(ratio, 1.0 - low, 1.0 + high)
+                term = torch.minimum(ratio * advantage, bounded * advantage).sum()
+                clipped += weight * int((bounded * advantage < ratio * advantage).sum())
             ratios += ratio.tolist()
             if beta > 0:
                 with torch.no_grad():
@@ -145,7 +184,8 @@ def objective(
         name: torch.zeros_like(value) if value.grad is None else value.grad.clone()
         for name, value in model.named_parameters()
     }
-    return {"loss": loss, "clipped": clipped, "kl": kl, "gradient": gradient, "ratios": ratios}
+    shares = {"clipped": clipped / mass, "kl": kl / mass}
+    return {"loss": loss, "gradient": gradient, "ratios": ratios, **shares}
 
 
 class Witness(TrainerCallback):
@@ -159,6 +199,7 @@ class Witness(TrainerCallback):
         self.trainer: Any = None
         self.steps: list[Step] = []
         self._groups: list[Group] = []
+        self._parts: list[set[int]] = []
         self._selection: list[tuple[str, float, int]] = []
         self._sampled: dict[tuple[int, ...], tuple[Any, list[int]]] = {}
 
@@ -175,6 +216,19 @@ class Witness(TrainerCallback):
             return rollouts
 
         trainer.collector.rollouts = watched
+        make, size = trainer._micro_batches, trainer.args.gradient_accumulation_steps
+
+        def dealt(*given: Any) -> Any:
+            """Which rows each update reads, on all processes: drawn, so not to be recomputed."""
+            ticks = make(*given)
+            rows = [[] if tick is None else tick["rows"].tolist() for tick in ticks]
+            cuts = range(0, len(rows), size)
+            mine = [[row for tick in rows[cut : cut + size] for row in tick] for cut in cuts]
+            everyone = gather_object([mine])
+            self._parts = [{r for mine in everyone for r in mine[at]} for at in range(len(mine))]
+            return ticks
+
+        trainer._micro_batches = dealt
 
     def _shown(self, row: int, conditioning: int, fragments: list[str]) -> list[int]:
         text = self.trainer.store.records[row]["prompt"]
@@ -214,9 +268,14 @@ class Witness(TrainerCallback):
                 shown,
                 shown if as_sampled else self._shown(row, PLAIN, []),
                 self._behaviour(key, response.tolist()),
+                int(rollouts.finish_R[index]) == CUT,
+                index,
             )
             groups[row].rollouts.append(rollout)
         if plan.train:
+            old = [rollout for group in replayed for rollout in group.rollouts]
+            for place, rollout in enumerate(old):
+                rollout.row = len(rollouts) + place
             self._groups = [*groups.values(), *replayed]
 
     def _behaviour(self, key: tuple[int, ...], response: list[int]) -> list[float]:
@@ -241,8 +300,8 @@ class Witness(TrainerCallback):
                 key = self._key(int(buffer["step"][member]), row, kind, response)
                 plain = self._shown(row, PLAIN, [])
                 reward = float(buffer["reward"][member])
-                behaviour = self._behaviour(key, response)
-                group.rollouts.append(Rollout(response, reward, kind, plain, plain, behaviour))
+                behaviour, cut = self._behaviour(key, response), buffer["finish"][member] == CUT
+                group.rollouts.append(Rollout(response, reward, kind, plain, plain, behaviour, cut))
             groups.append(group)
         return groups
 
@@ -266,7 +325,11 @@ class Witness(TrainerCallback):
         settings = self.trainer.settings
         uses = {"easy": settings.easy.use, "hard": settings.hard.use}
         treated = [name for name, use in uses.items() if use and settings.tiers]
-        found = objective(model, self._start, self._groups, args.temperature, args.beta, treated)
+        parts, longest = 1, settings.max_tokens
+        if args.steps_per_generation:
+            parts = args.steps_per_generation // args.gradient_accumulation_steps
+        part = self._parts.pop(0) if parts > 1 else None
+        found = objective(model, self._start, self._groups, args, longest, treated, part, parts)
         self.steps.append(
             Step(
                 found["loss"],

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dare.training.micro import shares
+from dare.training.micro import mini_batches, shares
 
 LENGTHS = st.lists(st.integers(1, 300), max_size=80)
 
@@ -52,3 +52,45 @@ def test_lengths_that_differ_much_still_share_tokens_evenly(packed: bool, proces
     assert tokens.max() < (1.01 if packed else 1.2) * tokens.mean()
     if not packed:
         assert counts.max() > 3 * counts.min()  # equal counts would have been far from that
+
+
+# --- mini-batches ---------------------------------------------------------------------------------
+
+GROUPS = st.lists(st.sampled_from([2, 4, 8, 16]), max_size=12)
+
+
+def dealt(sizes: list[int], count: int, seed: int = 0) -> tuple[np.ndarray, list[np.ndarray]]:
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    group = np.random.default_rng(7).permutation(group)  # rows of a group need not lie together
+    return group, mini_batches(np.arange(len(group)), group, count, np.random.default_rng(seed))
+
+
+@given(GROUPS, st.integers(1, 5))
+def test_every_row_is_in_one_mini_batch_and_groups_stay_whole(sizes: list[int], count: int) -> None:
+    group, parts = dealt(sizes, count)
+    assert len(parts) == count
+    assert sorted(np.concatenate(parts).tolist()) == list(range(sum(sizes)))
+    if len(sizes) >= count:
+        owners = [set(group[part].tolist()) for part in parts]
+        assert sum(map(len, owners)) == len(sizes)
+        rows = [len(part) for part in parts]
+        assert max(rows) - min(rows) <= max(sizes)
+
+
+@given(st.lists(st.sampled_from([2, 4, 8, 16]), min_size=1, max_size=4), st.integers(2, 5))
+def test_groups_are_torn_where_an_update_would_have_nothing(sizes: list[int], count: int) -> None:
+    _, parts = dealt(sizes, count)
+    assert min(len(part) for part in parts) > 0 or sum(sizes) < count
+
+
+def test_the_deal_is_the_seeds() -> None:
+    sizes = [8] * 8
+    _, first = dealt(sizes, 2)
+    _, again = dealt(sizes, 2)
+    _, other = dealt(sizes, 2, seed=2)
+    assert all(np.array_equal(one, two) for one, two in zip(first, again, strict=True))
+    assert not all(np.array_equal(one, two) for one, two in zip(first, other, strict=True))
+
+
+def test_without_rows_all_mini_batches_are_empty() -> None:
+    assert [len(part) for part in dealt([], 3)[1]] == [0, 0, 0]

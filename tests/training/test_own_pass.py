@@ -15,6 +15,7 @@ from dare.policy.logprobs import Sampling
 from dare.policy.policy import Policy
 from dare.training import checkpoint
 from dare.training.update import micro_batches, trained_rows
+from dare.training.weights import token_weights
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9}
 
@@ -88,9 +89,12 @@ def test_micro_batches_hold_each_trained_row_once(tmp_path: Path) -> None:
     trainer._micro_batches = watched
     trainer.train()
     prompts, batch = kept[0]
-    rows = trained_rows(batch, 0.0)
+    weight = token_weights(batch, "grpo", 8)
+    rows = trained_rows(batch, weight, 0.0)
     for few in (rows, rows[:3], rows[:0]):
-        made = micro_batches(batch, prompts, few, trainer.policy, count=8, rank=0, processes=1)
+        made = micro_batches(
+            batch, prompts, few, trainer.policy, weight, count=8, rank=0, processes=1
+        )
         assert 1 <= len(made) <= 8
         assert sorted(np.concatenate([part["rows"] for part in made]).tolist()) == few.tolist()
     assert len(made) == 1

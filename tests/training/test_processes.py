@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from gradient_cases import PRESETS, as_saved, run
+from gradient_cases import PRESETS, as_saved, by_step, run, updates
 from plain_reference import HINTED, Step, tier
 
 import tiny
@@ -18,7 +18,8 @@ from dare.training.checkpoint import verify
 from dare.training.run_folder import FILES
 
 CASES = ("tiers", "all")
-EVERY = (*CASES, *PRESETS)
+CHECKED = (*CASES, "mini-batches")
+EVERY = (*CHECKED, *PRESETS)
 RECORDS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 TIMING = ("seconds", "time", "memory_mb")
 TOLERANCE = 1e-5
@@ -72,19 +73,21 @@ def apart(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> fl
 @pytest.mark.parametrize("case", EVERY)
 def test_one_process_has_the_loss_and_the_gradient_of_the_reference(case, runs) -> None:
     lines = tiny.lines(runs.one / case / "metrics.jsonl")
-    for step, line in zip(runs.steps[case], lines, strict=True):
-        assert step.distance() < TOLERANCE
-        assert line["loss"] == pytest.approx(step.loss, abs=TOLERANCE)
-        assert line["objective_clipped"] == pytest.approx(step.clipped, abs=TOLERANCE)
-        assert line["objective_kl"] == pytest.approx(step.kl, abs=TOLERANCE)
-        assert sum(len(group.rollouts) for group in step.groups) == (
-            96 if case == "preset dare" else 48
-        )
-        # Far above the tolerance, or the comparison would say nothing.
-        assert max(float(value.abs().max()) for value in step.gradient.values()) > 1e-2
+    for made, line in zip(by_step(case, runs.steps[case]), lines, strict=True):
+        for name in ("loss", "clipped", "kl"):
+            wanted = sum(getattr(step, name) for step in made) / len(made)
+            written = line["loss" if name == "loss" else f"objective_{name}"]
+            assert written == pytest.approx(wanted, abs=TOLERANCE)
+        for step in made:
+            assert step.distance() < TOLERANCE
+            assert sum(len(group.rollouts) for group in step.groups) == (
+                96 if case == "preset dare" else 48
+            )
+            # Far above the tolerance, or the comparison would say nothing.
+            assert max(float(value.abs().max()) for value in step.gradient.values()) > 1e-2
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CHECKED)
 def test_two_processes_have_the_gradient_of_the_reference(case, runs) -> None:
     assert max(saved(runs, case)[1]["distances"]) < TOLERANCE
 
@@ -92,7 +95,7 @@ def test_two_processes_have_the_gradient_of_the_reference(case, runs) -> None:
 @pytest.mark.parametrize("case", EVERY)
 def test_two_processes_select_and_update_like_one(case, runs) -> None:
     one, two = saved(runs, case)
-    assert len(one["gradients"]) == len(two["gradients"]) == 2
+    assert len(one["gradients"]) == len(two["gradients"]) == 2 * updates(case)
     assert tiny.close(one["selections"], two["selections"], 1e-6)
     assert tiny.close(one["difficulty"], two["difficulty"], 1e-5)
     for alone, together in zip(one["gradients"], two["gradients"], strict=True):
@@ -124,7 +127,7 @@ def test_a_preset_did_what_it_is_there_for(case, runs) -> None:
 
 @pytest.mark.parametrize(
     ("case", "name"),
-    [(case, name) for case in CASES for name in FILES]
+    [(case, name) for case in CHECKED for name in FILES]
     + [(case, name) for case in PRESETS for name in RECORDS],
 )
 def test_the_run_folder_is_written_once(case, name, runs) -> None:

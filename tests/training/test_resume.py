@@ -189,6 +189,56 @@ def test_other_presets_resume_too(preset: str, tmp_path: Path) -> None:
     assert_same(*runs)
 
 
+UPDATES: dict[str, Any] = {
+    **BASE,
+    "max_steps": 12,
+    "num_iterations": 2,
+    "per_device_train_batch_size": 12,
+    "steps_per_generation": 4,
+    "gradient_accumulation_steps": 2,
+    "loss_type": "dapo",
+}
+
+
+@pytest.fixture(scope="module")
+def whole_updates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("updates")
+    trainer = tiny.trainer(folder, **UPDATES)
+    trainer.train()
+    assert trainer.curriculum.step == 3
+    return outcome(folder, trainer)
+
+
+@pytest.mark.parametrize(
+    ("event", "step"),
+    [
+        ("on_pre_optimizer_step", 5),  # one of four updates of the second step is done
+        ("on_step_end", 7),  # three are
+        ("on_save", 8),  # just saved
+    ],
+)
+def test_a_crash_between_the_updates_of_a_step_leaves_no_trace(
+    event, step, whole_updates, tmp_path: Path
+) -> None:
+    trainer = tiny.trainer(tmp_path, callbacks=[CrashAt(event, step)], **UPDATES)
+    with pytest.raises(Crash):
+        trainer.train()
+    trainer = tiny.trainer(tmp_path, **UPDATES)
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer.state.global_step == 12
+    assert_same(whole_updates, outcome(tmp_path, trainer))
+
+
+def test_a_signal_between_two_updates_finishes_the_step(whole_updates, tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, callbacks=[Signal(signal.SIGTERM, 5)], **UPDATES)
+    trainer.train()
+    assert trainer.state.global_step == 8
+    assert checkpoint.newest(tmp_path) == tmp_path / "checkpoint-8"
+    trainer = tiny.trainer(tmp_path, **UPDATES)
+    trainer.train(resume_from_checkpoint=True)
+    assert_same(whole_updates, outcome(tmp_path, trainer))
+
+
 # --- a polite stop --------------------------------------------------------------------------------
 
 

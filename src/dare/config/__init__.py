@@ -13,6 +13,7 @@ from dare.config.estimation import (
     ForesightConfig,
 )
 from dare.config.nested import nest
+from dare.config.replay import ReplayConfig
 from dare.config.treatment import (
     AdvantageConfig,
     EasyConfig,
@@ -31,6 +32,7 @@ __all__ = [
     "EstimatorConfig",
     "ForesightConfig",
     "HardConfig",
+    "ReplayConfig",
     "SelectionConfig",
     "TierConfig",
     "load_preset",

@@ -13,6 +13,7 @@ import yaml
 
 from dare.config.estimation import BufferConfig, ColdStartConfig, EstimatorConfig, ForesightConfig
 from dare.config.nested import build, merge, nest
+from dare.config.replay import ReplayConfig
 from dare.config.treatment import (
     AdvantageConfig,
     EasyConfig,
@@ -39,6 +40,7 @@ class CurriculumConfig:
     """False gives every prompt the medium treatment (the baselines) and calls it medium;
     `easy.use` and `hard.use` switch the two treatments one by one."""
     buffer: BufferConfig = field(default_factory=BufferConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
     estimator: EstimatorConfig = field(default_factory=EstimatorConfig)
     cold_start: ColdStartConfig = field(default_factory=ColdStartConfig)
     foresight: ForesightConfig = field(default_factory=ForesightConfig)

@@ -24,6 +24,7 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "group": np.int64,
     "group_size": np.int32,  # when it was whole, so that a torn group is known as such
     "step": np.int64,
+    "replayed": np.int32,  # times that the group was trained on in a later step
     "reward": np.float32,
     "behaviour": np.float64,  # total log-prob under the distribution sampled from; NaN: unknown
     "current": np.float64,  # the same under the policy of `scored_step`; -inf is legal
@@ -121,6 +122,7 @@ class RolloutBuffer:
             "group": self._next["group"] + inverse,
             "group_size": np.bincount(inverse)[inverse],
             "step": np.full(count, step),
+            "replayed": np.zeros(count),
             "reward": batch.reward_R[keep],
             "behaviour": total,
             "current": total,
@@ -283,6 +285,30 @@ class RolloutBuffer:
         whole = (count == size) & (known == count) & (count >= 2)
         distinct: Array = groups[whole & (high > low)]
         return distinct
+
+    def group_facts(self, groups: Any) -> dict[str, Array]:
+        """Per group the `step` it was sampled in, how often it was `replayed`, and the mean
+        absolute `advantage` of its raw rewards."""
+        known, inverse = compact(self._columns["group"])
+        count = np.maximum(np.bincount(inverse), 1)
+        reward = self._columns["reward"].astype(np.float64)
+        gap = reward - (np.bincount(inverse, weights=reward) / count)[inverse]
+        spread = np.sqrt(np.bincount(inverse, weights=gap**2) / count)
+        distance = np.bincount(inverse, weights=np.abs(gap)) / count
+        facts = {
+            "step": np.zeros(len(known), np.int64),
+            "replayed": np.zeros(len(known), np.int64),
+            "advantage": np.divide(distance, spread, out=np.zeros(len(known)), where=spread > 0),
+        }
+        facts["step"][inverse] = self._columns["step"]
+        facts["replayed"][inverse] = self._columns["replayed"]
+        place = np.searchsorted(known, groups)
+        return {name: fact[place] for name, fact in facts.items()}
+
+    def count_replay(self, groups: Any, step: int) -> None:
+        """These groups are trained on in `step`: a replay of those that an earlier one sampled."""
+        again = np.isin(self._columns["group"], groups) & (self._columns["step"] < step)
+        self._columns["replayed"][again] += 1
 
     def members(self, groups: Any) -> Array:
         """Positions of the rollouts of these groups, group after group in the order given."""

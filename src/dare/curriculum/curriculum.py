@@ -106,6 +106,7 @@ class Curriculum:
         predicted = self.estimator.difficulty()
         outcome = _outcome(rollouts, self.step)
         errors = np.abs(predicted[outcome.prompt_Q] - outcome.failures_Q / outcome.trials_Q)
+        self.buffer.count_replay(plan.replay, self.step)
         self.buffer.add(rollouts, self.step)
         self.visits_P[outcome.prompt_Q] += 1
         self.last_step_P[outcome.prompt_Q] = self.step
@@ -279,7 +280,7 @@ class Curriculum:
             self._planner.usual_prompts,
             forecast=self.foresight is not None and self.foresight.ready,
         )
-        groups, room = self._planner.replay(keyed_rng(seed, step, "replay"))
+        groups, room = self._planner.replay(step, keyed_rng(seed, step, "replay"))
         kept = self.estimator.keep(step)
         if kept is not None:
             # These groups were rolled out in this very step: they may fill all that replay leaves.

@@ -14,6 +14,7 @@ from dare.curriculum.hints import skeleton
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.prompts import PromptTable
 from dare.curriculum.rollouts import Conditioning
+from dare.curriculum.sampling import gumbel_top_k
 from dare.curriculum.tiers import Tier, TierPolicy, fill_budget
 
 
@@ -80,12 +81,22 @@ class Planner:
         plain = self._tiers.plain(tier, sizes)
         return self._plan(step, "train", rows, difficulty_P[rows], sizes, plain, groups, held)
 
-    def replay(self, rng: np.random.Generator) -> tuple[Array, int]:
-        """Groups to replay, in random order, and the rollouts they may fill (METHOD 8)."""
-        budget = self._config.rollout_budget
+    def replay(self, step: int, rng: np.random.Generator) -> tuple[Array, int]:
+        """Groups to replay, in drawn order, and the rollouts they may fill (METHOD 8)."""
+        budget, settings = self._config.rollout_budget, self._config.replay
         room = budget - round(self._config.fresh_share * budget)
         groups = self._buffer.replayable() if room else np.empty(0, np.int64)
-        return rng.permutation(groups), room
+        facts = self._buffer.group_facts(groups)
+        allowed = np.ones(len(groups), bool)
+        if settings.max_age:
+            allowed &= step - facts["step"] <= settings.max_age
+        if settings.times:
+            allowed &= facts["replayed"] < settings.times
+        groups = groups[allowed]
+        if not settings.priority:
+            return rng.permutation(groups), room
+        log_weight = settings.priority * np.log(facts["advantage"][allowed])
+        return groups[gumbel_top_k(log_weight, len(groups), rng)], room
 
     def with_own(self, groups: Array, room: int, rows: Array, step: int) -> Array:
         """Replayed groups of earlier steps, what `room` holds, then those of `rows` in this one."""

@@ -13,7 +13,7 @@ from dare.errors import InvalidInput, require
 if TYPE_CHECKING:
     from dare.curriculum.curriculum import Curriculum
 
-FORMAT = 5
+FORMAT = 6
 _BY_PROMPT = ("prompts/", "estimator/", "foresight/prompt_")
 _NOT_BY_PROMPT = ("estimator/memory_", "estimator/map_")
 

@@ -122,6 +122,7 @@ class Workload:
     """Rollouts of the largest generation over all processes (cold start, evaluation), where that
     is more than the budget."""
     fresh_share: float = 1.0
+    num_iterations: int = 1
     generation_rows: int = 512
     score_batch_tokens: int = 16384
     scores: bool = True
@@ -158,7 +159,8 @@ class Workload:
     @property
     def micro_batches(self) -> int:
         """Backward passes of a step on each process."""
-        return -(-self.rollout_budget // (self.per_device_train_batch_size * self.processes))
+        once = -(-self.rollout_budget // (self.per_device_train_batch_size * self.processes))
+        return self.num_iterations * once
 
     @property
     def rows(self) -> int:
@@ -174,7 +176,7 @@ class Workload:
             "rollouts": self.rollout_budget,
             "fresh_rollouts": fresh,
             "generated": round(fresh * self.response_tokens),
-            "trained": round(self.rollout_budget * whole),
+            "trained": round(self.num_iterations * self.rollout_budget * whole),
             "micro_batches": self.micro_batches,
             "micro_batch": round(self.micro_batch_tokens),
         }

@@ -13,7 +13,7 @@ from transformers import Trainer, TrainerCallback
 
 
 class StepEnd(TrainerCallback):
-    """Runs `finish` between the optimiser's step and logging, evaluation and saving.
+    """Runs `finish` between an update and logging, evaluation and saving.
 
     `begin` runs before the first step, when a checkpoint's weights have been loaded.
     """
@@ -28,6 +28,30 @@ class StepEnd(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See TrainerCallback."""
         self._finish()
+
+
+class WholeSteps(TrainerCallback):
+    """Holds back what falls due between two updates of a step until the step is `over`: logs,
+    evaluations, checkpoints and the end of the run. So every checkpoint is one of whole steps."""
+
+    _EVENTS = ("should_log", "should_evaluate", "should_save", "should_training_stop")
+
+    def __init__(self, over: Callable[[], bool]) -> None:
+        self._over = over
+        self._due: set[str] = set()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See TrainerCallback."""
+        if not self._over():
+            self._due |= {name for name in self._EVENTS if getattr(control, name)}
+            for name in self._EVENTS:
+                setattr(control, name, False)
+            return
+        if control.should_training_stop:  # whoever stops here has said whether to save
+            self._due.discard("should_save")
+        for name in self._due:
+            setattr(control, name, True)
+        self._due.clear()
 
 
 class StopWhenAsked(TrainerCallback):

@@ -12,6 +12,7 @@ from transformers import TrainingArguments
 from dare.config import CurriculumConfig
 from dare.errors import InvalidInput, require
 from dare.policy.logprobs import Sampling
+from dare.policy.loss import LEVELS, LOSS_TYPES
 from dare.policy.model import check_dtype
 
 # Of liger's kernels those inside the layers: the head's log-probs are chunked here already.
@@ -31,7 +32,10 @@ class DareConfig(TrainingArguments):
     # Defaults of transformers that make no sense here, or that the method fixes.
     learning_rate: float = field(default=2e-6, metadata={"help": "Learning rate of AdamW."})
     lr_scheduler_type: str = field(default="constant", metadata={"help": "Schedule of the rate."})
-    max_steps: int = field(default=200, metadata={"help": "Optimiser steps of the run."})
+    max_steps: int = field(
+        default=200,
+        metadata={"help": "Optimiser steps of the run; a generation makes one unless told more."},
+    )
     logging_steps: float = field(default=1, metadata={"help": "Steps between two log lines."})
     save_steps: float = field(default=20, metadata={"help": "Steps between two checkpoints."})
     save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept."})
@@ -81,11 +85,40 @@ class DareConfig(TrainingArguments):
     max_completion_length: int | None = field(
         default=None, metadata={"help": "Full token budget of a response (max_tokens)."}
     )
+    num_iterations: int = field(
+        default=1, metadata={"help": "Passes over what a generation brought, with updates in each."}
+    )
+    steps_per_generation: int | None = field(
+        default=None,
+        metadata={
+            "help": "Micro-batches of a generation on each process; gradient_accumulation_steps "
+            "of them make an update. By default all of them do."
+        },
+    )
+    loss_type: str = field(
+        default="grpo",
+        metadata={
+            "help": "What tokens are averaged over: `grpo` its rollout, then group and prompts; "
+            "`dapo` all tokens; `dr_grpo` rollouts times max_completion_length; `cispo` as dapo, "
+            "and the ratio is a clipped weight."
+        },
+    )
+    importance_sampling_level: str = field(
+        default="token",
+        metadata={"help": "The ratio is of each `token`, or of the whole response (`sequence`)."},
+    )
+    mask_truncated_completions: bool = field(
+        default=False, metadata={"help": "Responses that were cut off are not trained on."}
+    )
     epsilon: float | None = field(
         default=None, metadata={"help": "Clip range of medium prompts, both sides."}
     )
     epsilon_high: float | None = field(
-        default=None, metadata={"help": "Upper clip range of medium prompts where it differs."}
+        default=None,
+        metadata={
+            "help": "Upper clip range of medium prompts where it differs; for `cispo` the bound "
+            "itself, above 1."
+        },
     )
     temperature: float = field(default=0.6, metadata={"help": "Sampling temperature."})
     top_p: float = field(default=0.95, metadata={"help": "Nucleus: 1.0 keeps every token."})
@@ -145,6 +178,8 @@ class DareConfig(TrainingArguments):
         require(self.top_k >= 0, "top_k", self.top_k, "0 keeps all tokens")
         require(self.beta >= 0, "beta", self.beta, "must not be negative")
         require(self.max_steps > 0, "max_steps", self.max_steps, "say how many steps to train")
+        self._check_objective()
+        self._check_updates()
         limit, window = self.unscored_limit, self.unscored_window
         require(0 <= limit <= 1, "unscored_limit", limit, "must be in [0, 1]; 1 never stops")
         require(window >= 1, "unscored_window", window, "must be at least one step")
@@ -154,6 +189,39 @@ class DareConfig(TrainingArguments):
         if getattr(self, "auto_find_batch_size", False):
             fix = "is not supported: a step's rollouts are planned for a fixed batch size"
             raise InvalidInput("auto_find_batch_size", True, fix)
+
+    def _check_objective(self) -> None:
+        for name, choices in (("loss_type", LOSS_TYPES), ("importance_sampling_level", LEVELS)):
+            value = getattr(self, name)
+            require(value in choices, name, value, f"choose one of {', '.join(choices)}")
+        if self.loss_type == "cispo" and self.epsilon_high is not None:
+            fix = "with cispo it is the bound of the ratio, not its distance from 1: 5.0, say"
+            require(self.epsilon_high > 1, "epsilon_high", self.epsilon_high, fix)
+
+    def _check_updates(self) -> None:
+        rounds, steps = self.num_iterations, self.steps_per_generation
+        require(rounds >= 1, "num_iterations", rounds, "must be at least 1")
+        if steps is not None:
+            part = self.gradient_accumulation_steps
+            fix = f"must be a multiple of gradient_accumulation_steps ({part})"
+            require(steps >= 1 and steps % part == 0, "steps_per_generation", steps, fix)
+        updates = self.updates_per_generation
+        fix = (
+            f"must be a multiple of the {updates} updates of a generation: "
+            f"{-(-self.max_steps // updates) * updates}, say"
+        )
+        require(self.max_steps % updates == 0, "max_steps", self.max_steps, fix)
+
+    @property
+    def mini_batches(self) -> int:
+        """Parts of a generation that get an update each, in every pass over it."""
+        steps = self.steps_per_generation
+        return 1 if steps is None else steps // self.gradient_accumulation_steps
+
+    @property
+    def updates_per_generation(self) -> int:
+        """Optimiser steps that one plan's rollouts are used for."""
+        return self.num_iterations * self.mini_batches
 
     @property
     def precision(self) -> torch.dtype | None:
@@ -180,18 +248,21 @@ class DareConfig(TrainingArguments):
         """The curriculum's settings: preset, then `curriculum`, then the familiar names."""
         changes = dict(self.curriculum or {})
         changes["seed"] = self.seed
+        high = self.epsilon if self.epsilon_high is None else self.epsilon_high
+        if self.loss_type == "cispo" and self.epsilon_high is not None:
+            high = self.epsilon_high - 1.0  # TRL's is the bound itself; ours counts from 1
         named = {
             "rollout_budget": self.rollout_budget,
             "medium.group_size": self.num_generations,
             "max_tokens": self.max_completion_length,
             "medium.clip_low": self.epsilon,
-            "medium.clip_high": self.epsilon if self.epsilon_high is None else self.epsilon_high,
+            "medium.clip_high": high,
         }
         changes.update({name: value for name, value in named.items() if value is not None})
         return CurriculumConfig.preset(self.preset, **changes)
 
     def accumulation(self, rollouts: int, processes: int) -> int:
-        """Micro-batches a step takes on each process; an uneven split is refused."""
+        """Micro-batches an update takes on each process; an uneven split is refused."""
         rows = self.per_device_train_batch_size * processes
         if rollouts % rows:
             fits = [
@@ -203,4 +274,13 @@ class DareConfig(TrainingArguments):
                 f"on {processes} process(es); try {near}"
             )
             raise InvalidInput("per_device_train_batch_size", self.per_device_train_batch_size, fix)
-        return rollouts // rows
+        steps = self.steps_per_generation
+        if steps is None:
+            return rollouts // rows
+        fix = (
+            f"{rollouts} rollouts in rows of {self.per_device_train_batch_size} on {processes} "
+            f"process(es) are {rollouts // rows} micro-batches; set that, or rollout_budget to "
+            f"{steps * rows}"
+        )
+        require(steps == rollouts // rows, "steps_per_generation", steps, fix)
+        return self.gradient_accumulation_steps

@@ -1,4 +1,7 @@
-"""A step's batch as weighted micro-batches, the same number on every process."""
+"""A step's batch as mini-batches and micro-batches, the same number on every process.
+
+The optimiser steps once a mini-batch; a micro-batch is what one pass reads of it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,31 @@ from typing import Any
 import numpy as np
 import torch
 
+from dare.curriculum.arrays import Array
 from dare.curriculum.batch import TrainBatch
 from dare.policy.batching import IntArray, Layout
+
+
+def mini_batches(
+    rows: IntArray, group_R: IntArray, count: int, rng: np.random.Generator
+) -> list[IntArray]:
+    """The rows dealt into `count` mini-batches with about as many in each. Some may be empty.
+
+    Groups stay whole, and go, largest first and in random order among equals, to the mini-batch
+    with the fewest rows; where there are fewer groups than mini-batches, the largest are halved.
+    """
+    if count == 1:
+        return [rows]
+    parts = [rows[group_R[rows] == group] for group in rng.permutation(np.unique(group_R[rows]))]
+    while 0 < len(parts) < count and max(map(len, parts)) > 1:
+        largest = parts.pop(max(range(len(parts)), key=lambda place: len(parts[place])))
+        parts += [largest[: len(largest) // 2], largest[len(largest) // 2 :]]
+    sizes = np.array([len(part) for part in parts], dtype=np.int64)
+    dealt = _lightest_first(sizes, np.argsort(-sizes, kind="stable"), count)
+    return [
+        np.sort(np.concatenate([rows[:0], *(parts[place] for place in hand.tolist())]))
+        for hand in dealt
+    ]
 
 
 def shares(
@@ -55,9 +81,11 @@ def micro_batch(
     prompts: list[IntArray],
     rows: IntArray,
     layout: Layout,
-    reference: np.ndarray[Any, Any] | None = None,
+    weight_R: Array,
+    reference: Array | None = None,
 ) -> dict[str, Any]:
-    """Tensors of one micro-batch. `prompts` holds the training prompt of every row of the batch."""
+    """Tensors of one micro-batch. `prompts` holds the training prompt of every row of the batch,
+    `weight_R` the weight of each of its tokens."""
     rollouts = batch.rollouts
     offsets = rollouts.offsets
     responses = {
@@ -74,9 +102,10 @@ def micro_batch(
         "batch": layout.batch(prompts, responses, rows),
         "behaviour": torch.from_numpy(rollouts.logprobs[where]),
         "advantage": per_token(batch.advantage_R),
-        "weight": per_token(batch.weight_R / np.maximum(rollouts.length_R, 1)),
+        "weight": per_token(weight_R),
         "clip_low": per_token(batch.clip_low_R),
         "clip_high": per_token(batch.clip_high_R),
+        "length": torch.from_numpy(length),
     }
     if reference is not None:
         result["reference"] = torch.from_numpy(reference[where])

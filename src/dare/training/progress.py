@@ -30,9 +30,12 @@ class RichProgress(TrainerCallback):
             console=self._console,
         )
         self._bar.start()
-        done = state.global_step
+        updates = args.updates_per_generation
         self._task = self._bar.add_task(
-            self._name, total=state.max_steps, completed=done, figures="generating ..."
+            self._name,
+            total=state.max_steps // updates,
+            completed=state.global_step // updates,
+            figures="generating ...",
         )
         self._start, self._tokens = time.perf_counter(), None
 
@@ -40,9 +43,10 @@ class RichProgress(TrainerCallback):
         """See TrainerCallback."""
         if self._bar is None or not logs:
             return
+        step = state.global_step // args.updates_per_generation
         if "eval_accuracy" in logs and logs["eval_accuracy"] is not None:
             self._bar.console.print(
-                f"{self._name} step {state.global_step}: accuracy {logs['eval_accuracy']:.3f}, "
+                f"{self._name} step {step}: accuracy {logs['eval_accuracy']:.3f}, "
                 f"{logs['eval_tokens']:.1f} tokens a response"
             )
         if "reward" not in logs:
@@ -53,7 +57,7 @@ class RichProgress(TrainerCallback):
         speed = (total - self._tokens) / max(time.perf_counter() - self._start, 1e-9)
         tiers = "/".join(str(logs.get(f"tier_{tier}", 0)) for tier in ("easy", "medium", "hard"))
         figures = f"reward {logs['reward']:.2f}  tiers {tiers}  {speed:,.0f} tok/s"
-        self._bar.update(self._task, completed=state.global_step, figures=figures)
+        self._bar.update(self._task, completed=step, figures=figures)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See TrainerCallback."""

@@ -6,6 +6,7 @@ import platform
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,12 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 from dare.curriculum import Curriculum, Services, TrainBatch
+from dare.curriculum.arrays import keyed_rng
 from dare.curriculum.estimators import estimator_class
 from dare.curriculum.landscape import landscape_record
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
-from dare.errors import InvalidInput
+from dare.errors import InvalidInput, require
 from dare.policy.batching import IntArray
 from dare.policy.generate import Generator
 from dare.policy.loss import LossInputs, clipped_loss
@@ -32,16 +34,18 @@ from dare.policy.policy import Policy
 from dare.rewards.calling import RewardFunction, Rewards
 from dare.state import load_state, save_state
 from dare.training import checkpoint
-from dare.training.callbacks import StepEnd, stop_on_signals
+from dare.training.callbacks import StepEnd, WholeSteps, stop_on_signals
 from dare.training.collect import KNOBS, Collector, Phases
 from dare.training.config import DareConfig
 from dare.training.evaluate import evaluate_policy
+from dare.training.micro import mini_batches
 from dare.training.prompts import PromptStore
 from dare.training.records import sample_records, selection_record
 from dare.training.run_folder import RunFolder
 from dare.training.services import PolicyServices
 from dare.training.unscored import UnscoredWindow
 from dare.training.update import OwnPass, micro_batches, trained_rows
+from dare.training.weights import token_weights
 
 
 class DareTrainer(Trainer):
@@ -53,7 +57,7 @@ class DareTrainer(Trainer):
 
     args: DareConfig
     processing_class: Any
-    # The loss is already the mean over the whole step (transformers 5.19 on reads this).
+    # The loss is already the mean over the whole update (transformers 5.19 on reads this).
     loss_is_scaled_for_ga = True
 
     def __init__(
@@ -129,10 +133,11 @@ class DareTrainer(Trainer):
         self._phases = Phases()
         self._record: dict[str, Any] | None = None
         self._own_pass: OwnPass | None = None
+        self._behaviour: torch.Tensor | None = None
         self._loss = 0.0
         self._generated = 0
         self._unscored = UnscoredWindow(args.unscored_limit, args.unscored_window)
-        self.add_callback(StepEnd(self.finish_step, begin=self.policy.updated))
+        self.add_callback(StepEnd(self.finish_update, begin=self.policy.updated))
 
     def quiet(self) -> None:
         """Drop the callbacks of transformers that print; a progress bar of your own stays."""
@@ -165,11 +170,14 @@ class DareTrainer(Trainer):
         self._start(found)
         with stop_on_signals(self):
             start = None if found is None else str(found)
+            whole = WholeSteps(over=lambda: not self._waiting)
+            self.add_callback(whole)  # the last one, so that none can end a step halfway
             try:
                 result = super().train(start, trial, ignore_keys_for_eval)
             except torch.OutOfMemoryError as error:
                 raise self._out_of_memory(error) from error
             finally:
+                self.remove_callback(whole)
                 self.policy.close()
         self._flush()
         if self._unscored.exceeded:
@@ -196,7 +204,10 @@ class DareTrainer(Trainer):
     def training_step(
         self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """Plan and roll out at the first tick of a step; train on one micro-batch each tick."""
+        """Plan and roll out at the first tick of a step; train on one micro-batch each tick.
+
+        A step makes `updates_per_generation` updates, one of Trainer's steps each.
+        """
         if not self._waiting:
             self._waiting = self._collect()
         batch = self._waiting.pop(0)
@@ -204,6 +215,7 @@ class DareTrainer(Trainer):
             return torch.zeros((), device=self.accelerator.device)
         with self._phases.measure("train"):
             loss = super().training_step(model, batch, num_items_in_batch)
+        batch["behaviour"] = self._behaviour  # known from now on, where the rows are read again
         self._loss += float(loss)
         return loss
 
@@ -215,25 +227,35 @@ class DareTrainer(Trainer):
         num_items_in_batch: Any = None,
     ) -> Any:
         """The clipped objective of one micro-batch, scaled so that processes may be averaged."""
+        args, own_pass = self.args, self._own_pass
         tokens = inputs["batch"].to(self.accelerator.device)
-        wanted = self.args.sampling if self._live().wants_scores != "none" else None
-        logprob, kept = self.policy.logprobs(model, tokens, self.args.temperature, wanted)
-        names = ("behaviour", "advantage", "weight", "clip_low", "clip_high", "reference")
+        wanted = args.sampling if self._live().wants_scores != "none" else None
+        if own_pass is not None and not own_pass.asks(inputs["rows"]):
+            wanted = None
+        logprob, kept = self.policy.logprobs(model, tokens, args.temperature, wanted)
+        names = [field.name for field in fields(LossInputs)]
         given = {name: inputs[name].to(logprob.device) for name in names if name in inputs}
         # Sampled by the very policy that is updated: its log-probs of now are the behaviour's.
         late = given["behaviour"].isnan()
         given["behaviour"] = torch.where(late, logprob.detach(), given["behaviour"])
-        if wanted is not None and self._own_pass is not None:
-            self._own_pass.note(inputs["rows"], logprob, kept)
-        output = clipped_loss(logprob, LossInputs(**given), self.args.beta)
+        self._behaviour = given["behaviour"]
+        if wanted is not None and own_pass is not None:
+            own_pass.note(inputs["rows"], logprob, kept)
+        output = clipped_loss(
+            logprob,
+            LossInputs(**given),
+            args.beta,
+            loss_type=args.loss_type,
+            level=args.importance_sampling_level,
+        )
         self._totals["clipped"] += float(output.clipped)
         self._totals["kl"] += float(output.kl)
         loss = output.loss * self._processes
         return (loss, None) if return_outputs else loss
 
     def _collect(self) -> list[dict[str, Any] | None]:
-        """Roll out probe plans, then the step's own; returns this process's micro-batches, one a
-        tick, None where there is nothing to do."""
+        """Roll out probe plans, then the step's own; returns this process's micro-batches of all
+        updates, one a tick, None where there is nothing to do."""
         curriculum = self._live()
         self._phases, self._loss = Phases(), 0.0
         self._totals = {"clipped": 0.0, "kl": 0.0}
@@ -267,44 +289,65 @@ class DareTrainer(Trainer):
         return [kind for kind in list(Conditioning) if kind != Conditioning.PLAIN]
 
     def _micro_batches(self, plan: StepPlan, batch: TrainBatch) -> list[dict[str, Any] | None]:
+        args, settings = self.args, self.settings
         prompts = self._training_prompts(plan, batch)
-        rows = trained_rows(batch, self.args.beta, self.settings.replays)
+        masked = args.mask_truncated_completions
+        weight = token_weights(batch, args.loss_type, settings.max_tokens, mask_truncated=masked)
+        # Clipped shares and divergences are means, also where the weights do not add up to 1.
+        self._mass = round(float(weight @ batch.rollouts.length_R), 9) or 1.0
+        rows = trained_rows(batch, weight, args.beta, settings.replays)
+        rng = keyed_rng(settings.seed, plan.step, "mini-batches")
+        parts = mini_batches(rows, batch.group_R, args.mini_batches, rng)
+        batch = self._score_ahead(batch, prompts, rows, parts[0])
         self._own_pass = None if self.policy.drops_out else OwnPass(batch)
-        if self._live().wants_scores == "all":
-            self._score_untrained(batch, rows)
-        reference = self._reference_logprobs(prompts, batch) if self.args.beta > 0 else None
-        micro = micro_batches(
-            batch,
-            prompts,
-            rows,
-            self.policy,
-            count=self.args.gradient_accumulation_steps,
-            rank=self._rank,
-            processes=self._processes,
-            all_of_them=self.is_deepspeed_enabled,
-            reference=reference,
-        )
-        length = batch.rollouts.length_R
-        self._phases.count("trained", int(sum(length[part["rows"]].sum() for part in micro)))
-        # Idle ticks come first: gradients are exchanged at the last one, which must have some.
-        idle = [None] * (self.args.gradient_accumulation_steps - len(micro))
-        return [*idle, *micro]
+        reference = self._reference_logprobs(prompts, batch) if args.beta > 0 else None
+        length, ticks = batch.rollouts.length_R, list[dict[str, Any] | None]()
+        for part in parts:
+            micro = micro_batches(
+                batch,
+                prompts,
+                part,
+                self.policy,
+                weight * len(parts),  # a mean over the part, not its share of the whole's
+                count=args.gradient_accumulation_steps,
+                rank=self._rank,
+                processes=self._processes,
+                updates=len(parts),
+                all_of_them=self.is_deepspeed_enabled,
+                reference=reference,
+            )
+            trained = int(sum(length[one["rows"]].sum() for one in micro))
+            self._phases.count("trained", args.num_iterations * trained)
+            # Idle ticks come first: gradients are exchanged at the last one, which must have some.
+            ticks += [*[None] * (args.gradient_accumulation_steps - len(micro)), *micro]
+        return ticks * args.num_iterations
 
-    def _score_untrained(self, batch: TrainBatch, trained: IntArray) -> None:
-        """Plain rollouts that teach nothing, for estimators that read the log-probs of all."""
-        rollouts = batch.rollouts
-        missing = rollouts.plain_R & ~rollouts.has_behaviour_R & (batch.uid_R >= 0)
-        missing[trained] = False
-        rows = np.flatnonzero(missing)
+    def _score_ahead(
+        self, batch: TrainBatch, prompts: list[Any], trained: IntArray, first: IntArray
+    ) -> TrainBatch:
+        """The batch with the behaviour log-probs that no pass of its `first` update gives: of what
+        only later ones train on, and of plain rollouts that teach nothing where an estimator reads
+        all."""
+        rollouts, wanted = batch.rollouts, self._live().wants_scores
+        ahead = rollouts.plain_R if wanted == "all" else np.zeros(len(rollouts), bool)
+        ahead = ahead & ~np.isin(np.arange(len(rollouts)), trained)
+        if self.args.updates_per_generation > 1:
+            ahead[trained] = True
+            # With dropout the first pass is not that of the policy that sampled.
+            ahead[first] = self.policy.drops_out
+        rows = np.flatnonzero(ahead & ~rollouts.has_behaviour_R & (batch.uid_R >= 0))
         if not len(rows):
-            return
+            return batch
+        shown = dict(enumerate(prompts))
         with self._phases.measure("score"):
-            found = self.collector.with_behaviour(rollouts, rows, self._phases)
-        self._live().record_behaviour(
-            batch.uid_R[rows],
-            [found.logprobs[found.offsets[row] : found.offsets[row + 1]] for row in rows],
-            found.total_logprob_R[rows],
-        )
+            found = self.collector.with_behaviour(rollouts, rows, self._phases, shown)
+        if wanted != "none":
+            self._live().record_behaviour(
+                batch.uid_R[rows],
+                [found.logprobs[found.offsets[row] : found.offsets[row + 1]] for row in rows],
+                found.total_logprob_R[rows],
+            )
+        return replace(batch, rollouts=found)
 
     def _training_prompts(self, plan: StepPlan, batch: TrainBatch) -> list[Any]:
         """Token ids before each response: the original prompt, or the one it was sampled under."""
@@ -324,8 +367,15 @@ class DareTrainer(Trainer):
                 prompts.append(self.store.tokens(row))
         return prompts
 
+    def finish_update(self) -> None:
+        """After the optimiser's step: the weights have changed, and a step may be over."""
+        if self._own_pass is not None:
+            self._own_pass.updated()
+        if not self._waiting:
+            self.finish_step()
+
     def finish_step(self) -> None:
-        """After the optimiser's step: realign the estimates, write what happened."""
+        """After the last update of a step: realign the estimates, write what happened."""
         curriculum = self._live()
         self.policy.updated()
         if self._own_pass is not None and curriculum.wants_scores != "none":
@@ -341,8 +391,10 @@ class DareTrainer(Trainer):
             self.control.should_save = self.control.should_training_stop = True
         if self._record is not None:
             record = self._record
-            record["loss"] = self._sum(self._loss) / self._processes
-            record.update({f"objective_{k}": self._sum(v) for k, v in self._totals.items()})
+            updates = self.args.updates_per_generation
+            record["loss"] = self._sum(self._loss) / self._processes / updates
+            means = {k: self._sum(v) / updates / self._mass for k, v in self._totals.items()}
+            record.update({f"objective_{name}": value for name, value in means.items()})
             record["tokens"] = {
                 "generated": self._everywhere(self._phases.tokens["generated"]),
                 "scored": self._everywhere(self._phases.tokens.get("scored", 0)),
@@ -368,7 +420,7 @@ class DareTrainer(Trainer):
         if dataset is None:
             raise InvalidInput("eval_dataset", None, "give a data set to evaluate on")
         result = evaluate_policy(self, dataset)
-        step = self.state.global_step
+        step = 0 if self.curriculum is None else self.curriculum.step
         line = {"step": step, "generated_tokens_total": self._generated, **result}
         self.folder.append_evaluation(line)
         logs = {
@@ -418,9 +470,13 @@ class DareTrainer(Trainer):
         """Build the curriculum, from the checkpoint where there is one, and open the folder."""
         state = load_state(found / "curriculum") if found is not None else None
         self.curriculum = self._build_curriculum(state)
+        self._waiting = []  # of a step that an error cut short
         if state is not None:
             self._generated = int(state["meta"]["generated_tokens_total"])
             self._unscored.load(state["meta"]["unscored"])
+            updates, then = self.args.updates_per_generation, state["meta"]["updates"]
+            fix = f"the run was saved with {then} updates a generation, now {updates}; keep them"
+            require(updates == then, "num_iterations", self.args.num_iterations, fix)
             self.folder.rewind(self.curriculum.step)
         else:
             self.folder.rewind(-1)
@@ -483,6 +539,7 @@ class DareTrainer(Trainer):
             state = self._live().state_dict()
             state["meta"]["generated_tokens_total"] = self._generated
             state["meta"]["unscored"] = self._unscored.state()
+            state["meta"]["updates"] = self.args.updates_per_generation
             save_state(state, inner / "curriculum")
             checkpoint.seal(inner, final)
             best = self.state.best_global_step
@@ -501,6 +558,7 @@ class DareTrainer(Trainer):
             "curriculum": self.settings.to_dict(),
             "training": self.args.to_dict(),
             "prompts": len(self.store),
+            "steps": self.args.max_steps // self.args.updates_per_generation,
             "processes": self._processes,
             "versions": versions,
         }

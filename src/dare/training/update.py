@@ -1,8 +1,9 @@
-"""What a step trains on, as micro-batches, and what the update's own pass says of the rollouts.
+"""What an update trains on, as micro-batches, and what its own pass says of the rollouts.
 
 The pass that computes the loss computes the log-probs of every rollout it trains on, under the
-policy that is about to change. They are the behaviour log-probs of rollouts sampled in this step,
-and today's score of replayed ones: no other pass is made for either.
+policy that is about to change. In the first update of a step they are the behaviour log-probs of
+rollouts sampled in it, and in every update today's score of replayed ones: no other pass is made
+for either.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ from dare.policy.policy import Policy
 from dare.training.micro import micro_batch, shares
 
 
-def trained_rows(batch: TrainBatch, beta: float, replays: bool = False) -> IntArray:
+def trained_rows(
+    batch: TrainBatch, weight_R: Array, beta: float, replays: bool = False
+) -> IntArray:
     """Rows with a gradient. Without a KL term a rollout of advantage 0 has none: it is not read.
 
     In a group with others that have one it is, if groups are replayed: for that all rollouts of a
     group need their log-probs.
     """
-    useful = batch.weight_R > 0
+    useful = weight_R > 0
     if beta == 0.0:
-        moving = batch.advantage_R != 0
-        useful = useful & (moving | (batch.varied_N[batch.group_R] if replays else False))
+        useful = useful & (batch.advantage_R != 0)
+    if replays:
+        useful = useful | ((batch.weight_R > 0) & batch.varied_N[batch.group_R])
     return np.flatnonzero(useful)
 
 
@@ -40,41 +44,42 @@ def micro_batches(
     prompts: list[IntArray],
     rows: IntArray,
     policy: Policy,
+    weight_R: Array,
     *,
     count: int,
     rank: int,
     processes: int,
+    updates: int = 1,
     all_of_them: bool = False,
     reference: Array | None = None,
 ) -> list[dict[str, Any]]:
     """This process's share of the rows, with about as many tokens in each micro-batch.
 
-    At most `count` of them: each is as large as one of all rollouts in `count` parts, and rollouts
-    without a gradient are not read, so that fewer will do. `all_of_them` is for engines that count
-    backward passes themselves.
+    The rows are one of `updates` mini-batches. At most `count` micro-batches: each is as large as
+    one of all rollouts in `count` parts an update, and rollouts without a gradient are not read,
+    so that fewer will do. `all_of_them` is for engines that count backward passes themselves.
     """
     layout = policy.layout
     every = np.array([len(prompt) for prompt in prompts], int) + batch.rollouts.length_R
     lengths = every[rows]
     busy = float(lengths.sum()) / max(1, int(every.sum()))
-    needed = count if all_of_them else max(1, math.ceil(count * busy))
+    needed = count if all_of_them else min(count, max(1, math.ceil(count * updates * busy)))
     hands = shares(lengths, processes, needed, packed=layout.packed)
     result = []
     for part in hands[rank]:
         if len(part):
-            result.append(micro_batch(batch, prompts, rows[part], layout, reference))
+            result.append(micro_batch(batch, prompts, rows[part], layout, weight_R, reference))
             continue
         # Every process runs the same number of passes: an empty share reads one row in vain.
         shortest = np.array([int(np.argmin(batch.rollouts.length_R))])
-        dummy = micro_batch(batch, prompts, shortest, layout, reference)
-        dummy["weight"] = dummy["weight"] * 0.0
+        dummy = micro_batch(batch, prompts, shortest, layout, 0.0 * weight_R, reference)
         dummy["rows"] = shortest[:0]
         result.append(dummy)
     return result
 
 
 class OwnPass:
-    """Log-probs that the update's pass gave, kept until the curriculum is told."""
+    """Log-probs that the passes of a step's updates gave, kept until the curriculum is told."""
 
     def __init__(self, batch: TrainBatch) -> None:
         self._batch = batch
@@ -84,7 +89,16 @@ class OwnPass:
         # them under the plain prompt is another number.
         self._behaviour = batch.fresh_R & late & (batch.uid_R >= 0)
         self._score = ~batch.fresh_R & plain
-        self._found: list[tuple[int, Array, float]] = []
+        self._found: dict[int, tuple[Array, float]] = {}
+        self._updated = False
+
+    def updated(self) -> None:
+        """The weights have changed: from now on no pass says anything of the behaviour."""
+        self._updated = True
+
+    def asks(self, rows: IntArray) -> bool:
+        """Whether a pass over these rows has something to tell."""
+        return not self._updated or bool(self._score[rows].any())
 
     def note(self, rows: IntArray, logprob: Tensor, kept: Tensor | None) -> None:
         """Log-probs [N] of these rows' tokens, one behind another, and [2, N] of the nucleus: the
@@ -104,13 +118,15 @@ class OwnPass:
             # What this policy drew is inside, whatever rounding says; an old one may be impossible.
             if not self._behaviour[row] and outside[part].any():
                 total = -np.inf
-            self._found.append((row, tokens[part], total))
+            if self._score[row] or not self._updated:  # of scores the latest counts
+                self._found[row] = tokens[part], total
 
     def deliver(
         self, curriculum: Curriculum, step: int, gather: Callable[[list[Any]], list[Any]]
     ) -> None:
         """Tell the curriculum, on every process, what all of them found."""
-        found = sorted(gather(self._found), key=lambda row: row[0])
+        mine = [(row, tokens, total) for row, (tokens, total) in self._found.items()]
+        found = sorted(gather(mine), key=lambda row: row[0])
         new = [item for item in found if self._behaviour[item[0]]]
         uid = self._batch.uid_R
         curriculum.record_behaviour(
@@ -122,4 +138,4 @@ class OwnPass:
         curriculum.record_scores(
             uid[[row for row, _, _ in old]], np.array([total for _, _, total in old]), step
         )
-        self._found = []
+        self._found = {}

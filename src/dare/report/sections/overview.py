@@ -43,7 +43,7 @@ def _tiles(run: RunData) -> Block:
     gain = "" if first is None else f"from {percent(first)} at the first evaluation"
     if last is None:
         gain = "no evaluation yet"
-    planned = run.training("max_steps")
+    planned = run.config.get("steps", run.training("max_steps"))
     steps = int(run.step[-1]) + 1 if len(run.step) else 0
     total = f"of {planned:,}" if isinstance(planned, int) and planned > 0 else ""
     prompts = run.config.get("prompts")
