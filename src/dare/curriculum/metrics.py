@@ -51,5 +51,6 @@ def step_metrics(
         values["replayed_rollouts"] = plan.replay_rollouts
         values["shaping_share"] = batch.shaping_share
         if len(batch.varied_N):
+            values["groups"] = len(batch.varied_N)
             values["varied_groups"] = float(batch.varied_N.mean())
     return {**values, **curriculum.estimator.metrics()}

@@ -1,0 +1,168 @@
+"""Runs of methods_gpu on the tiny policy: files, skipping, failures, memory, order of the clock."""
+
+from __future__ import annotations
+
+import gc
+import json
+from pathlib import Path
+from typing import Any
+
+import methods_gpu
+import pytest
+import torch
+from methods_gpu_arms import Arm, Task
+from methods_gpu_data import read_lines
+from methods_gpu_eval import EvalSet
+from methods_gpu_runs import Plan, run_all
+
+import tiny
+from dare import DareTrainer
+from dare.errors import InvalidInput
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    tiny.policy().save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def lottery_task(**training: Any) -> Task:
+    """Problems of chosen difficulty, so that groups vary and something is learnt."""
+    given = {
+        **{"max_steps": 2, "rollout_budget": 32, "per_device_train_batch_size": 32},
+        **{"max_completion_length": 8, "temperature": 1.0, "learning_rate": 1e-3},
+        **{"save_strategy": "no", "report_to": [], "disable_tqdm": True, "use_cpu": True},
+    }
+    rows = tiny.problems(0.95, 0.5, 0.05)
+    asked = [{"prompt": row["prompt"], "chance": row["chance"]} for row in rows]
+    sets = (
+        EvalSet("sums", asked[:6], tiny.lottery, 8),
+        EvalSet("more", asked[6:], tiny.lottery, 4),
+    )
+    return Task("lottery", rows, tiny.lottery, sets, {**given, **training})
+
+
+def test_the_command_leaves_runs_and_skips_them(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gsm8k = [{"question": f"{n}+1=", "answer": f"so\n#### {n + 1}"} for n in range(24)]
+    math = [{"problem": f"{n}+1=", "answer": str(n + 1)} for n in range(24)]
+    arguments = [
+        *("--model", str(model), "--out", str(tmp_path / "out"), "--task", "mixture"),
+        *("--mixture", write(tmp_path / "mixture.jsonl", math), "--tokens", "8"),
+        *("--gsm8k-test", write(tmp_path / "test.jsonl", gsm8k), "--eval-problems", "4"),
+        *("--math500", write(tmp_path / "math500.jsonl", math), "--steps", "2", "--rollouts", "32"),
+        *("--arms", "grpo,dare:fresh_share=1.0:cold_start.references=4", "--eval-every", "1"),
+        "--no-warm-up",
+    ]
+    methods_gpu.main(arguments)
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    arms = ["grpo", "dare:fresh_share=1.0:cold_start.references=4"]
+    assert last == {
+        "task": "mixture",
+        "done": [f"{arm}/seed-1" for arm in arms],
+        "failed": [],
+        "left": [],
+    }
+    for arm in arms:
+        folder = tmp_path / "out" / "mixture" / arm / "seed-1"
+        names = {"summary.json", "metrics.jsonl.gz", "selections.jsonl.gz", "eval.jsonl"}
+        assert {file.name for file in folder.iterdir()} == names
+        points = read_lines(folder / "eval.jsonl")
+        assert [point["step"] for point in points] == [0, 1, 2]
+        assert points[0]["tokens"] == 0 == points[0]["seconds"]
+        assert points[0]["seconds"] < points[1]["seconds"] < points[2]["seconds"]
+        assert all(len(one["right"]) == 4 for p in points for one in p["sets"].values())
+        metrics = read_lines(folder / "metrics.jsonl.gz")
+        assert [line["groups"] for line in metrics] == [line["prompts"] for line in metrics]
+        assert points[2]["tokens"] == metrics[-1]["generated_tokens_total"]
+    assert len(list((tmp_path / "out" / "start").glob("*.json"))) == 2  # found once for both arms
+    methods_gpu.main(arguments)
+    again = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (again["done"], again["left"]) == ([], [])
+    with pytest.raises(SystemExit, match=r"max_steps: 2 there, 3 now.*choose another --out"):
+        methods_gpu.main([*arguments, "--steps", "3"])
+
+
+def test_a_run_learns_and_leaves_no_trainer_behind(model: Path, tmp_path: Path) -> None:
+    def alive() -> int:
+        gc.collect()
+        kinds = (DareTrainer, torch.nn.Module, torch.optim.Optimizer)
+        return sum(isinstance(one, kinds) for one in gc.get_objects())
+
+    plan, task = Plan(model, tmp_path, eval_every=5), lottery_task()
+    before = alive()
+    done = run_all(plan, task, [Arm.of("grpo")], [1, 2], warm=False)
+    assert alive() == before
+    assert done["done"] == ["grpo/seed-1", "grpo/seed-2"]
+    first, second = (
+        json.loads((tmp_path / "lottery" / "grpo" / f"seed-{n}" / "summary.json").read_text())
+        for n in (1, 2)
+    )
+    assert first["varied_groups"] > 0
+    assert first["groups"] == 8  # 2 steps of 32 rollouts in groups of 8
+    assert first["tokens_per_varied_group"] == round(first["tokens"] / first["varied_groups"])
+    assert first["settings"] == second["settings"]
+    assert first["reward"] != second["reward"]  # seeds differ
+    assert [step for step, *_ in first["clock"]] == [1, 2]
+    assert first["seconds"] <= first["wall_s"] - first["evaluation_s"] + 0.1
+
+
+def test_a_failed_run_is_told_and_the_next_one_runs(model: Path, tmp_path: Path) -> None:
+    calls = {"count": 0}
+
+    def reward(completions: list[Any], **_: Any) -> list[float]:
+        calls["count"] += 1
+        if calls["count"] == 2:
+            raise RuntimeError("the reward broke")
+        return [0.0 for _ in completions]
+
+    task = lottery_task()
+    task = Task("lottery", task.rows, reward, task.sets, task.training)
+    plan = Plan(model, tmp_path, eval_every=5)
+    arms = [Arm.of("grpo"), Arm.of("mopps")]
+    done = run_all(plan, task, arms, [1], warm=False)
+    assert (done["failed"], done["done"]) == (["grpo/seed-1"], ["mopps/seed-1"])
+    assert "the reward broke" in (plan.folder(task, arms[0], 1) / "error.txt").read_text()
+    again = run_all(plan, task, arms, [1], warm=False)
+    assert again["done"] == ["grpo/seed-1"]
+    assert not (plan.folder(task, arms[0], 1) / "error.txt").exists()
+
+
+def test_no_run_is_started_that_would_end_too_late(model: Path, tmp_path: Path) -> None:
+    task = lottery_task(max_steps=1)
+    arm = Arm.of("grpo")
+    run_all(Plan(model, tmp_path, 5), task, [arm], [1], warm=False)
+    late = Plan(model, tmp_path, 5, max_seconds=0.0)
+    assert run_all(late, task, [arm], [1, 2], warm=False)["left"] == ["grpo/seed-2"]
+
+
+def test_a_run_ends_with_its_tokens(model: Path, tmp_path: Path) -> None:
+    plan, task = Plan(model, tmp_path, 5, run_tokens=1), lottery_task()
+    assert run_all(plan, task, [Arm.of("grpo")], [1])["done"] == ["grpo/seed-1"]
+    points = read_lines(plan.folder(task, Arm.of("grpo"), 1) / "eval.jsonl")
+    assert [point["step"] for point in points] == [0, 1]
+
+
+def test_arms_are_presets_solutions_and_changes() -> None:
+    arm = Arm.of("dare+solutions:fresh_share=1.0:selection.kappa=8:tiers=false:learning_rate=0.5")
+    task = lottery_task()
+    config = arm.config(task, 7, "unused")
+    made = config.curriculum_config()
+    assert (arm.preset, arm.solutions) == ("dare", True)
+    assert (made.tiers, made.selection.kappa, config.learning_rate) == (False, 8, 0.5)
+    assert (config.seed, made.seed) == (7, 7)
+    assert "solution" in arm.rows(task)[0]
+    assert "solution" not in Arm.of("dare").rows(task)[0]
+    assert Arm.of("grpo:rollout_budget=48").config(task, 0, "x").per_device_train_batch_size == 16
+    with pytest.raises(InvalidInput, match=r"selection\.kappa"):
+        Arm.of("dare:fresh_share=1.0:selection.kapa=8").config(task, 0, "unused")
+    with pytest.raises(SystemExit, match="setting=value"):
+        Arm.of("dare:tiers")
