@@ -1,0 +1,111 @@
+"""The table of methods_gpu: interpolation, intervals that hold, and figures of written runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import methods_gpu_table
+import numpy as np
+import pytest
+from methods_gpu_intervals import crossed_interval, seed_interval
+from methods_gpu_table import area_weights, weights_at
+from scipy import stats
+
+
+def test_weights_interpolate_as_numpy_does() -> None:
+    places, values = np.array([0.0, 3.0, 4.0, 10.0]), np.array([0.1, 0.5, 0.2, 0.9])
+    for place in (0.0, 1.0, 3.0, 3.7, 9.0, 10.0):
+        assert weights_at(places, place) @ values == pytest.approx(np.interp(place, places, values))
+    fine = np.linspace(0, 7, 70001)
+    area = np.interp((fine[1:] + fine[:-1]) / 2, places, values).mean()
+    assert area_weights(places, 7.0) @ values == pytest.approx(area, abs=1e-8)
+
+
+def test_one_seed_is_a_paired_t_test_over_problems() -> None:
+    rng = np.random.default_rng(0)
+    gap = rng.integers(-1, 2, 40).astype(float)
+    found = crossed_interval(gap[None])
+    expected = stats.ttest_1samp(gap, 0.0)
+    low, high = expected.confidence_interval()
+    assert (found["low"], found["high"]) == pytest.approx((low, high), abs=1e-5)
+    assert found["p"] == pytest.approx(expected.pvalue, abs=1e-5)
+    alone = seed_interval(np.array([0.1, 0.2, 0.4]))
+    low, high = stats.ttest_1samp([0.1, 0.2, 0.4], 0.0).confidence_interval()
+    assert (alone["low"], alone["high"]) == pytest.approx((low, high), abs=1e-5)
+
+
+@pytest.mark.parametrize("spread", [(0.0, 0.0), (0.05, 0.0), (0.0, 0.5), (0.02, 0.3)])
+def test_the_crossed_interval_covers_the_truth(spread: tuple[float, float]) -> None:
+    """Seeds and problems drawn anew each time; the interval must hold about 95 times in 100."""
+    of_seeds, of_problems = spread
+    rng = np.random.default_rng(1)
+    inside, tries = 0, 600
+    for _ in range(tries):
+        seeds = of_seeds * rng.standard_normal((3, 1))
+        problems = of_problems * rng.standard_normal((1, 60))
+        found = crossed_interval(seeds + problems + 0.4 * rng.standard_normal((3, 60)))
+        low, high = found["low"], found["high"]
+        assert low is not None
+        assert high is not None
+        inside += low <= 0.0 <= high
+    assert 0.925 <= inside / tries <= 0.999
+
+
+def written(folder: Path, arm: str, seed: int, points: list[tuple[int, float, str]]) -> None:
+    """A finished run: (tokens, seconds, right) of each evaluation."""
+    run = folder / "mixture" / arm / f"seed-{seed}"
+    run.mkdir(parents=True)
+    settings = {"sets": {"math500": "a"}, "problems": "b", "model": "c", "preset": arm}
+    summary = {
+        **{"task": "mixture", "arm": arm, "seed": seed, "settings": settings, "steps": 60},
+        **{"tokens": points[-1][0], "seconds": points[-1][1], "groups": 40, "varied_groups": 10},
+        **{"unscored_share": 0.0, "peak_gb": 1.0, "device": "cpu"},
+    }
+    (run / "summary.json").write_text(json.dumps(summary))
+    lines = [
+        {"step": n, "tokens": tokens, "seconds": s, "sets": {"math500": {"right": right}}}
+        for n, (tokens, s, right) in enumerate(points)
+    ]
+    (run / "eval.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_arms_are_compared_where_the_first_of_them_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, "grpo", 1, [(0, 0.0, "0000"), (100, 10.0, "1000"), (200, 20.0, "1100")])
+    written(tmp_path, "grpo", 2, [(0, 0.0, "0000"), (100, 10.0, "1000"), (200, 20.0, "1100")])
+    written(tmp_path, "dare", 1, [(0, 0.0, "0000"), (100, 20.0, "1110"), (400, 60.0, "1111")])
+    written(tmp_path, "dare", 3, [(0, 0.0, "0000"), (100, 20.0, "1110"), (400, 60.0, "1111")])
+    methods_gpu_table.main([str(tmp_path), "--out", str(tmp_path / "figures.json")])
+    shown = capsys.readouterr().out.splitlines()
+    figures: dict[str, Any] = json.loads(shown[-1])["tasks"]["mixture"]
+    assert json.loads((tmp_path / "figures.json").read_text()) == json.loads(shown[-1])
+    assert figures["ends"] == {"tokens": 200.0, "seconds": 20.0}
+    dare, grpo = figures["arms"]["dare"], figures["arms"]["grpo"]
+    at = dare["accuracy"]["math500"]
+    assert at["tokens"]["mean"] == pytest.approx(0.75 + 0.25 / 3, abs=1e-4)
+    assert at["seconds"]["mean"] == pytest.approx(0.75)
+    gap = dare["difference"]["math500"]
+    assert gap["tokens"]["end"]["seeds"] == 1  # seed 1 alone is in both
+    assert gap["tokens"]["end"]["mean"] == pytest.approx(1 / 3, abs=1e-4)
+    assert gap["seconds"]["end"]["mean"] == pytest.approx(0.25)
+    # GRPO ends with 0.5 after 200 tokens and 20 s; DARE is there after two thirds of 100 and 20.
+    reached = dare["reach"]["math500"]
+    assert reached["tokens"]["times_fewer"] == pytest.approx(3.0, abs=1e-3)
+    assert reached["seconds"]["times_fewer"] == pytest.approx(1.5, abs=1e-3)
+    assert grpo["reach"]["math500"]["tokens"]["times_fewer"] == 1.0
+    assert (dare["varied_share"], dare["tokens_per_varied_group"]) == (0.25, 40)
+    assert any(line.startswith("| `dare` | 2 | math500 | 0.833 | +0.333 [") for line in shown)
+
+
+def test_runs_of_other_problems_are_refused(tmp_path: Path) -> None:
+    written(tmp_path, "grpo", 1, [(0, 0.0, "00"), (100, 10.0, "10")])
+    written(tmp_path, "dare", 1, [(0, 0.0, "00"), (100, 10.0, "10")])
+    file = tmp_path / "mixture" / "dare" / "seed-1" / "summary.json"
+    file.write_text(file.read_text().replace('"b"', '"other"'))
+    with pytest.raises(SystemExit, match="other problems"):
+        methods_gpu_table.main([str(tmp_path)])
+    with pytest.raises(SystemExit, match="no finished run"):
+        methods_gpu_table.main([str(tmp_path / "mixture")])
