@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from dare.curriculum.estimators.dare.regression import (
     fit,
     mixed_chance,
     rate_moments,
+    tried_moments,
 )
 from dare.errors import InvalidInput
 
@@ -72,21 +74,56 @@ def test_a_far_start_arrives_at_the_same_mode() -> None:
     np.testing.assert_allclose(near.weight_F, far.weight_F, atol=1e-2)
 
 
-@pytest.mark.parametrize(("mean", "variance"), [(0.0, 1.0), (-3.0, 0.5), (2.0, 4.0)])
-def test_rates_and_mixed_groups_by_numerical_integration(mean: float, variance: float) -> None:
-    def expect(value: object) -> float:
-        density = stats.norm(mean, np.sqrt(variance)).pdf
-        return float(
-            integrate.quad(lambda x: density(x) * value(1 / (1 + np.exp(-x))), -30, 30)[0]  # type: ignore[operator]
-        )
+def expected(mean: float, variance: float, value: Any, likelihood: Any = lambda x: 1.0) -> float:
+    """E of value(rate), the logit Gaussian times a likelihood, by numerical integration."""
+    prior = stats.norm(mean, np.sqrt(variance)).pdf
 
-    at = np.array([mean]), np.array([variance])
-    first, spread = rate_moments(*at)
-    assert first[0] == pytest.approx(expect(lambda p: p), abs=2e-3)
-    wanted = expect(lambda p: p**2) - expect(lambda p: p) ** 2
-    assert spread[0] == pytest.approx(wanted, abs=2e-3)
-    mixed = expect(lambda p: 1 - p**8 - (1 - p) ** 8)
-    assert mixed_chance(*at, 8)[0] == pytest.approx(mixed, abs=1e-2)
+    def integral(of: Any) -> float:
+        found = integrate.quad(lambda x: prior(x) * likelihood(x) * of(x), -40, 40, limit=400)
+        return float(found[0])
+
+    return integral(lambda x: value(1 / (1 + np.exp(-x)))) / integral(lambda x: 1.0)
+
+
+@pytest.mark.parametrize(("mean", "variance"), [(0.0, 1.0), (-3.0, 0.5), (2.0, 4.0)])
+def test_rates_of_untried_prompts_by_numerical_integration(mean: float, variance: float) -> None:
+    first, spread = rate_moments(np.array([mean]), np.array([variance]))
+    wanted = expected(mean, variance, lambda p: p)
+    assert first[0] == pytest.approx(wanted, abs=2e-3)
+    second = expected(mean, variance, lambda p: p**2)
+    assert spread[0] == pytest.approx(second - wanted**2, abs=2e-3)
+
+
+@pytest.mark.parametrize(("mean", "variance"), [(0.0, 1.0), (-3.0, 9.0), (2.0, 4.0)])
+@pytest.mark.parametrize("failures", [(0, 0), (3, 5), (8, 16)])
+def test_rates_of_tried_prompts_by_numerical_integration(
+    mean: float, variance: float, failures: tuple[int, int]
+) -> None:
+    trials, age, shift, fade = np.array([8.0, 16.0]), np.array([0.0, 5.0]), (0.0, 0.4), 0.01
+    groups = Groups(np.zeros(2, int), trials, np.array(failures, float), age, np.zeros((2, 2)))
+    first, spread = tried_moments(
+        np.array([mean]), np.array([variance]), groups, np.array(shift), fade
+    )
+
+    def likelihood(x: float) -> float:
+        total = 0.0
+        for n, k, old, moved in zip(trials, failures, age, shift, strict=True):
+            logit = x + moved
+            total += (k * logit - n * np.logaddexp(0, logit)) / (1 + fade * n * old)
+        return float(np.exp(total))
+
+    wanted = expected(mean, variance, lambda p: p, likelihood)
+    assert first[0] == pytest.approx(wanted, abs=1e-3)
+    second = expected(mean, variance, lambda p: p**2, likelihood)
+    assert spread[0] == pytest.approx(second - wanted**2, abs=1e-3)
+
+
+def test_the_chance_of_a_mixed_group_is_that_of_a_beta_binomial() -> None:
+    rate, strength = np.array([0.5, 0.1, 0.97]), np.array([2.0, 9.0, 40.0])
+    group = stats.betabinom(8, rate * strength, (1 - rate) * strength)
+    np.testing.assert_allclose(
+        mixed_chance(rate, strength, 8), 1 - group.pmf(0) - group.pmf(8), atol=1e-12
+    )
 
 
 def test_directions_hold_as_much_as_the_best_ones_do() -> None:

@@ -23,10 +23,11 @@ from dare.curriculum.estimators.dare.regression import (
     fit,
     mixed_chance,
     rate_moments,
+    tried_moments,
 )
 from dare.errors import require
 
-MEMORY = 2048
+MEMORY = 16384
 """Groups that the regression learns from, the latest ones."""
 _FIRST = {"own": 1.0, "states": 1.5, "length": 0.1, "solutions": 0.05}
 """Variances in squared logits before the data has said anything; each is moved by its evidence."""
@@ -35,6 +36,7 @@ _MOVE = 1.5  # factor by which a variance is moved where that makes the groups m
 _FREE = 16.0  # variance of the intercept: the overall rate is not held back
 _FIRST_FADE, _FADES = 1e-3, (1e-5, 0.1)
 _CORRECTION = 0.05  # of the log of the fade, per group that surprised more or less than it should
+_LEAST = 1e-3  # rollouts that an estimate is worth at least
 _AGE = 10.0  # steps that the trend is told in
 _ANYWAY = 0.1  # share of the mean worth of a reading that one of a prompt that looks certain has
 _CYCLE = 8  # steps in which everything is read again at the fastest: a policy moves slowly
@@ -65,9 +67,7 @@ class LiveEstimator(Estimator):
         if lengths is not None:
             self._length = standard(np.log(np.maximum(lengths, 1.0))[:, None])
         per_prompt: dict[str, Array] = {
-            "logit": np.zeros(count),
-            "logit_variance": np.full(count, 4.0),
-            "strength": np.zeros(count),
+            "strength": np.full(count, 1.0),
             "tokens": np.full(count, np.nan),
             "own": np.zeros(count),
             "visits": np.zeros(count, np.int64),
@@ -92,7 +92,7 @@ class LiveEstimator(Estimator):
     def mixed(self, size: int) -> Array:
         """Chance that a group of this size has a right and a wrong rollout, by all that is known
         and how surely."""
-        return mixed_chance(self._arrays["logit"], self._arrays["logit_variance"], size)
+        return mixed_chance(self._arrays["difficulty"], self._arrays["strength"], size)
 
     def tokens(self) -> Array | None:
         """Tokens that a response is expected to take; None before any came out."""
@@ -101,9 +101,8 @@ class LiveEstimator(Estimator):
 
     def sample(self, rng: np.random.Generator) -> Array:
         """A draw from the belief about each difficulty."""
-        spread = np.sqrt(self._arrays["logit_variance"])
-        logit = self._arrays["logit"] + spread * rng.standard_normal(self.count)
-        return np.asarray(1.0 / (1.0 + np.exp(-logit)))
+        rate, strength = self._arrays["difficulty"], self._arrays["strength"]
+        return rng.beta(rate * strength, (1.0 - rate) * strength)
 
     def metrics(self) -> dict[str, float]:
         """How far prompts differ by their features and beyond them, and what the trend is."""
@@ -240,7 +239,7 @@ class LiveEstimator(Estimator):
         arrays["own"][:] = 0.0
         arrays["own"][rows] = found.own_Q
         scalars["trend"] = found.weight_F[features.shape[1] :].tolist()
-        self._ask(features, names, rows, found)
+        self._ask(features, names, rows, groups, found)
         self._expect_lengths(features, rows, index)
 
     def _fitted(
@@ -273,8 +272,8 @@ class LiveEstimator(Estimator):
                 scalars["spread"], found = spread, other
         return found
 
-    def _ask(self, features: Array, names: Array, rows: Array, found: Fit) -> None:
-        """Logit and rate of every prompt for the policy of now."""
+    def _ask(self, features: Array, names: Array, rows: Array, groups: Groups, found: Fit) -> None:
+        """The rate of every prompt for the policy of now, and how many rollouts that is worth."""
         arrays, spread = self._arrays, self._scalars["spread"]
         now = np.column_stack(
             [features, np.zeros(self.count), np.log1p(arrays["visits"].astype(np.float64))]
@@ -284,14 +283,17 @@ class LiveEstimator(Estimator):
         unread = arrays["states_step"] < 0
         if "states" in names:
             variance = variance + spread["states"] * unread
-        kept = np.ones(self.count)
-        kept[rows] = 1.0 / (1.0 + spread["own"] * found.information_Q)
-        arrays["logit"] = logit + arrays["own"]
-        # Where a prompt's own groups say much, what is unsure about its kind matters little.
-        arrays["logit_variance"] = spread["own"] * kept + variance * kept**2
-        mean, spread_of_rate = rate_moments(arrays["logit"], arrays["logit_variance"])
+        mean, unsure = rate_moments(logit, variance + spread["own"])
+        then = groups.covariates_NT - now[rows][groups.index_N, -groups.covariates_NT.shape[1] :]
+        mean[rows], unsure[rows] = tried_moments(
+            logit[rows],
+            variance[rows] + spread["own"],
+            groups,
+            then @ found.weight_F[features.shape[1] :],
+            self._scalars["fade"],
+        )
         arrays["difficulty"] = mean
-        arrays["strength"] = np.maximum(mean * (1.0 - mean) / spread_of_rate - 1.0, 0.0)
+        arrays["strength"] = np.maximum(mean * (1.0 - mean) / unsure - 1.0, _LEAST)
 
     def _expect_lengths(self, features: Array, rows: Array, index: Array) -> None:
         """Log length of a response by ridge regression on the same features."""
@@ -318,8 +320,10 @@ class LiveEstimator(Estimator):
         rate = arrays["difficulty"][rows]
         unsure = rate * (1.0 - rate) / (arrays["strength"][rows] + 1.0)
         expected = trials * rate * (1.0 - rate) + trials * (trials - 1.0) * unsure
-        surprise = (outcome.failures_Q[again] - trials * rate) ** 2 / np.maximum(expected, 1e-3)
-        change = _CORRECTION * float(np.clip(surprise - 1.0, -1.0, 4.0).sum())
+        missed = (outcome.failures_Q[again] - trials * rate) ** 2
+        # Sums, not a mean of ratios: prompts that look certain hardly ever surprise, then greatly.
+        surprise = float(missed.sum()) / max(float(expected.sum()), 1e-3)
+        change = _CORRECTION * len(rows) * (surprise - 1.0)
         fade = self._scalars["fade"] * math.exp(min(max(change, -0.5), 0.5))
         self._scalars["fade"] = min(max(fade, _FADES[0]), _FADES[1])
 

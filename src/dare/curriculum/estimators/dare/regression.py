@@ -27,6 +27,7 @@ _FURTHEST = 4.0  # logits that one Newton step may move a group: the curve is fl
 _CLOSE = 1e-4  # gain in log posterior below which the mode is found
 _NODES, _SHARES = np.polynomial.hermite_e.hermegauss(11)
 _SHARES = _SHARES / _SHARES.sum()
+_GRID = np.linspace(-5.0, 5.0, 121)  # standard deviations of the prior
 
 
 class Groups(NamedTuple):
@@ -141,17 +142,41 @@ def _curvature(
 
 def rate_moments(mean_P: Array, variance_P: Array) -> tuple[Array, Array]:
     """Mean and variance of a rate whose logit is Gaussian (Gauss-Hermite, 11 nodes)."""
-    rate = _rates(mean_P, variance_P)
+    logit = mean_P[:, None] + np.sqrt(variance_P)[:, None] * _NODES
+    rate = 1.0 / (1.0 + np.exp(-np.clip(logit, -40.0, 40.0)))
     mean = rate @ _SHARES
     return mean, np.maximum((rate**2) @ _SHARES - mean**2, 1e-12)
 
 
-def mixed_chance(mean_P: Array, variance_P: Array, size: int) -> Array:
-    """Chance that a group of `size` rollouts has a right and a wrong one."""
-    rate = _rates(mean_P, variance_P)
-    return np.asarray((1.0 - rate**size - (1.0 - rate) ** size) @ _SHARES)
+def tried_moments(
+    mean_Q: Array, variance_Q: Array, groups: Groups, shift_N: Array, fade: float
+) -> tuple[Array, Array]:
+    """Mean and variance of the rates of prompts that were tried, by summing over a fine grid.
+
+    `mean_Q` and `variance_Q` are what their kind says of their logits, `shift_N` how far the logit
+    of a group then is from that of its prompt now. Near 0 and 1 a Gaussian would not do: a prompt
+    that never failed may be as far out as its kind allows.
+    """
+    index, trials, failures, age, _ = groups
+    share = 1.0 / (1.0 + fade * trials * age)
+    place = mean_Q[:, None] + np.sqrt(variance_Q)[:, None] * _GRID
+    logit = place[index] + shift_N[:, None]
+    said = share[:, None] * (failures[:, None] * logit - trials[:, None] * np.logaddexp(0.0, logit))
+    order = np.argsort(index, kind="stable")
+    starts = np.searchsorted(index[order], np.arange(len(mean_Q)))
+    weight = np.add.reduceat(said[order], starts, axis=0) - 0.5 * _GRID**2
+    weight = np.exp(weight - weight.max(axis=1, keepdims=True))
+    weight /= weight.sum(axis=1, keepdims=True)
+    rate = 1.0 / (1.0 + np.exp(-np.clip(place, -40.0, 40.0)))
+    mean = (weight * rate).sum(axis=1)
+    return mean, np.maximum((weight * rate**2).sum(axis=1) - mean**2, 1e-12)
 
 
-def _rates(mean_P: Array, variance_P: Array) -> Array:
-    logit = mean_P[:, None] + np.sqrt(variance_P)[:, None] * _NODES
-    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(logit, -40.0, 40.0))))
+def mixed_chance(rate_P: Array, strength_P: Array, size: int) -> Array:
+    """Chance that a group of `size` rollouts has a right and a wrong one, the rate being Beta
+    distributed with this mean and the weight of this many rollouts."""
+    all_wrong, all_right = np.ones(len(rate_P)), np.ones(len(rate_P))
+    for one in range(size):
+        all_wrong *= (rate_P * strength_P + one) / (strength_P + one)
+        all_right *= ((1.0 - rate_P) * strength_P + one) / (strength_P + one)
+    return np.asarray(1.0 - all_wrong - all_right)
