@@ -23,6 +23,7 @@ from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators import (
     Estimator,
     Outcome,
+    PaperEstimator,
     PosteriorEstimator,
     PreviousEstimator,
     SnisEstimator,
@@ -43,7 +44,7 @@ def one_run(
     buffer = RolloutBuffer(history, 10**9)
     estimators: dict[str, Estimator] = {
         "dare": SnisEstimator(prompts, buffer, EstimatorConfig()),
-        "snis (paper)": SnisEstimator(prompts, buffer, EstimatorConfig(fallback="threshold")),
+        "snis (paper)": PaperEstimator(prompts, buffer, EstimatorConfig()),
         "previous-fr": PreviousEstimator(prompts, buffer),
         "posterior": PosteriorEstimator(prompts, 0.5),
     }

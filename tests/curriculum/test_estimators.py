@@ -17,11 +17,14 @@ from dare.config import EstimatorConfig
 from dare.curriculum import RolloutBuffer, Services
 from dare.curriculum.estimators import (
     CurrentEstimator,
+    DynamicEstimator,
     EntropyEstimator,
     Estimator,
+    GresoEstimator,
     JudgeEstimator,
     Measured,
     Outcome,
+    PaperEstimator,
     PosteriorEstimator,
     PreviousEstimator,
     Replies,
@@ -100,7 +103,7 @@ def test_zero_drift_has_weight_one_and_full_ess(k: int) -> None:
     assert weight.tolist() == [1.0] * k
     assert effective_sample_size(weight, np.zeros(k, int), 1).tolist() == [k]
     buffer = RolloutBuffer(32, 10)
-    estimator = SnisEstimator(1, buffer, PAPER)
+    estimator = PaperEstimator(1, buffer, PAPER)
     feed(estimator, buffer, 0, {0: [1] * (k // 2) + [0] * (k - k // 2)})
     buffer.rescore(buffer["uid"], buffer["behaviour"], 5)
     estimator.refresh(5, RNG)
@@ -136,7 +139,7 @@ def test_snis_converges_to_the_truth_of_an_enumerable_policy() -> None:
 
 def test_threshold_falls_back_to_the_cold_start_below_tau() -> None:
     buffer = RolloutBuffer(8, 100)
-    estimator = SnisEstimator(4, buffer, PAPER)
+    estimator = PaperEstimator(4, buffer, PAPER)
     prior = np.array([0.11, 0.22, 0.33, 0.44])
     estimator.set_prior(prior)
     assert estimator.difficulty().tolist() == prior.tolist()
@@ -157,13 +160,39 @@ def test_threshold_falls_back_to_the_cold_start_below_tau() -> None:
     assert estimator.metrics()["ess_accepted"] == pytest.approx(1 / 3)
     # Exactly tau is accepted.
     buffer.rescore([10, 11, 12, 13], [*buffer["behaviour"][10:13], -np.inf], 2)
-    strict = SnisEstimator(4, buffer, EstimatorConfig(fallback="threshold", ess_threshold=4.0))
+    strict = PaperEstimator(4, buffer, EstimatorConfig(ess_threshold=4.0))
     strict.refresh(2, RNG)
     assert strict.difficulty()[2] == 0.5  # prior: ESS is just above 3
     buffer.rescore([10, 11, 12, 13], buffer["behaviour"][10:], 2)
     strict.refresh(2, RNG)
     assert strict.evidence()[2] == 4.0
     assert strict.difficulty()[2] == 0.5
+
+
+def test_the_release_takes_the_plain_rate_below_tau() -> None:
+    buffer = RolloutBuffer(8, 100)
+    config = CurriculumConfig.preset("paper-release").estimator
+    estimator = PaperEstimator(4, buffer, config)
+    estimator.set_prior(np.array([0.11, 0.22, 0.33, 0.44]))
+    feed(estimator, buffer, 0, {0: [1, 0, 0, 0, 0, 0, 0, 0], 1: [1, 0], 2: [1, 1, 0, 0]})
+    assert estimator.difficulty().tolist() == pytest.approx([7 / 8, 0.5, 0.5, 0.44])
+    # The one success of prompt 0 takes nearly all of the weight: SNIS would say 7 / (e^4 + 7).
+    total = buffer["behaviour"].copy()
+    total[buffer["uid"] == 0] += 4.0
+    # Prompt 2 keeps an ESS above 3, and is weighed.
+    total[buffer["uid"] == 10] += 0.5
+    buffer.rescore(buffer["uid"], total, 1)
+    estimator.refresh(1, RNG)
+    weighed = 2 / (math.exp(0.5) + 3)
+    assert estimator.evidence()[0] < 3 < estimator.evidence()[2]
+    assert estimator.difficulty().tolist() == pytest.approx([7 / 8, 0.5, weighed, 0.44])
+    # A prompt that has left the buffer is back at the cold start, also at a later one.
+    buffer = RolloutBuffer(8, 1)
+    estimator = PaperEstimator(2, buffer, config)
+    feed(estimator, buffer, 0, {0: [1, 0, 0, 0]})
+    feed(estimator, buffer, 1, {1: [1, 1, 1, 0]})
+    estimator.set_prior(np.array([0.6, 0.7]))
+    assert estimator.difficulty().tolist() == [0.6, 0.25]
 
 
 @given(st.integers(0, 10_000))
@@ -237,11 +266,11 @@ def test_a_half_solved_prompt_stays_half_solved_however_old(forgetting: float, s
     assert estimator.difficulty().tolist() == pytest.approx([0.5, 0.5], abs=1e-3)
 
 
-@pytest.mark.parametrize("fallback", ["shrink", "threshold"])
-def test_conditioned_rollouts_never_change_an_estimate(fallback: Any) -> None:
-    config = EstimatorConfig(fallback=fallback)
+@pytest.mark.parametrize("kind", [SnisEstimator, PaperEstimator])
+def test_conditioned_rollouts_never_change_an_estimate(kind: Any) -> None:
+    config = EstimatorConfig()
     plain, mixed = RolloutBuffer(32, 100), RolloutBuffer(32, 100)
-    left, right = SnisEstimator(2, plain, config), SnisEstimator(2, mixed, config)
+    left, right = kind(2, plain, config), kind(2, mixed, config)
     fr_left, fr_right = PreviousEstimator(2, plain), PreviousEstimator(2, mixed)
     # The same eight plain rollouts; one buffer also has helped ones of either kind.
     rewards = [1, 0, 0, 0, 1, 0, 0, 1]
@@ -254,7 +283,7 @@ def test_conditioned_rollouts_never_change_an_estimate(fallback: Any) -> None:
     for step in (0, 3):
         left.refresh(step, RNG)
         right.refresh(step, RNG)
-        if fallback == "threshold":
+        if kind is PaperEstimator:
             assert left.difficulty().tolist() == right.difficulty().tolist()
         else:
             # Group sizes differ in the mixed buffer only for helped groups.
@@ -535,8 +564,11 @@ def test_every_name_builds_its_estimator() -> None:
     )
     expected = {
         "snis": SnisEstimator,
+        "paper": PaperEstimator,
         "previous-fr": PreviousEstimator,
         "current-fr": CurrentEstimator,
+        "dynamic": DynamicEstimator,
+        "greso": GresoEstimator,
         "posterior": PosteriorEstimator,
         "entropy": EntropyEstimator,
         "judge": JudgeEstimator,

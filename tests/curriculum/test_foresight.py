@@ -244,7 +244,7 @@ def test_the_first_draw_is_of_unseen_prompts_of_medium_difficulty() -> None:
 def test_without_solutions_or_with_another_estimator_there_is_none() -> None:
     assert make().foresight is not None
     assert make(**{"foresight.use": False}).foresight is None
-    assert make(**{"estimator.fallback": "threshold"}).foresight is None
+    assert make(**{"estimator.name": "paper"}).foresight is None
     assert Curriculum(table(20), small("dare"), services(20)).foresight is None
 
 

@@ -12,7 +12,7 @@ from worlds import batch, describe, frozen, roll, same, scorer, services, small,
 from dare import Curriculum, CurriculumConfig, InvalidInput, RolloutBatch
 from dare.config import preset_names
 from dare.curriculum import Estimator, RolloutBuffer, ScoreRequest, TrainBatch
-from dare.curriculum.estimators import Outcome, SnisEstimator
+from dare.curriculum.estimators import Outcome, PaperEstimator
 from dare.curriculum.estimators.build import wanted_scores
 
 CONFIGS = {
@@ -156,7 +156,7 @@ def test_to_ours_a_rollout_without_behaviour_is_one_never_rescored() -> None:
 def test_the_paper_weighs_what_it_cannot_score_only_while_the_policy_is_the_same() -> None:
     config = CurriculumConfig.preset("paper").estimator
     buffer = RolloutBuffer(16, 16)
-    estimator = SnisEstimator(2, buffer, config)
+    estimator = PaperEstimator(2, buffer, config)
     estimator.set_prior(np.array([0.9, 0.9]))
     buffer.add(unknown(batch([0] * 8, [1, 0] * 4)), 0)
     estimator.observe(Outcome(0, np.array([0]), np.array([8.0]), np.array([4.0])))
@@ -167,9 +167,9 @@ def test_the_paper_weighs_what_it_cannot_score_only_while_the_policy_is_the_same
     assert estimator.evidence().tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("fallback", ["threshold", "shrink"])
-def test_without_drift_every_rollout_counts_fully(fallback: str) -> None:
-    config = small("dare", fresh_share=1.0, **{"estimator.fallback": fallback})
+@pytest.mark.parametrize("name", ["paper", "snis"])
+def test_without_drift_every_rollout_counts_fully(name: str) -> None:
+    config = small("dare", fresh_share=1.0, **{"estimator.name": name})
     curriculum = Curriculum(table(30), config, services())
     for _ in range(6):
         step(curriculum, late="all", refresh=False)
@@ -177,7 +177,7 @@ def test_without_drift_every_rollout_counts_fully(fallback: str) -> None:
     buffer = curriculum.buffer
     assert (buffer.log_ratio == 0).all()
     held = np.bincount(buffer["prompt"][buffer.plain], minlength=30)
-    if fallback == "threshold":
+    if name == "paper":
         assert curriculum.estimator.evidence() == pytest.approx(held)
     curriculum.observe(roll(curriculum.plan(), curriculum.prompts, truth(curriculum.prompts)))
     held = np.bincount(buffer["prompt"][buffer.plain], minlength=30)

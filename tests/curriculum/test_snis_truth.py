@@ -7,6 +7,7 @@ from dare.config import EstimatorConfig
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators import (
     Outcome,
+    PaperEstimator,
     PreviousEstimator,
     SnisEstimator,
     clip_bias,
@@ -108,7 +109,7 @@ def errors_under_drift(drift: float, history: int, seeds: int = 4) -> dict[str, 
         buffer = RolloutBuffer(history, 10**6)
         named = {
             "dare": SnisEstimator(prompts, buffer, EstimatorConfig()),
-            "paper": SnisEstimator(prompts, buffer, EstimatorConfig(fallback="threshold")),
+            "paper": PaperEstimator(prompts, buffer, EstimatorConfig()),
             "previous": PreviousEstimator(prompts, buffer),
         }
         for step in range(20):

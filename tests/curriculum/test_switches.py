@@ -33,7 +33,8 @@ def choices(section: type[Any], name: str) -> tuple[str, ...]:
 
 SWITCHES: dict[str, Any] = {
     "estimator.name": ESTIMATORS,
-    "estimator.fallback": choices(EstimatorConfig, "fallback"),
+    "estimator.below_threshold": choices(EstimatorConfig, "below_threshold"),
+    "prompts_per_step": (0, 5),
     "selection.name": choices(SelectionConfig, "name"),
     "selection.explore": choices(SelectionConfig, "explore"),
     "selection.eta": (0.0, 0.2),
@@ -108,7 +109,7 @@ def test_any_combination_plans_trains_and_resumes(combination: dict[str, Any]) -
     for name, value in combination.items():
         section, _, key = name.rpartition(".")
         assert getattr(getattr(config, section) if section else config, key) == value
-    reads = config.estimator.name == "snis" and config.estimator.fallback == "shrink"
+    reads = config.estimator.name == "snis"
     assert (curriculum.foresight is not None) == (config.foresight.use and reads)
     if config.estimator.name in ("entropy", "judge"):
         curriculum.refresh()

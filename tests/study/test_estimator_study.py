@@ -88,8 +88,7 @@ def test_a_shadow_configured_alike_is_the_own_estimate(run: Any) -> None:
 
 def test_the_papers_shadow_is_a_run_of_the_papers_estimator(tmp_path: Path) -> None:
     changes = {
-        "estimator.fallback": "threshold",
-        "estimator.forgetting": 0.0,
+        "estimator.name": "paper",
         "cold_start.temperature": "paper",
         "buffer.rollouts_per_prompt": 8,
     }

@@ -323,8 +323,8 @@ def test_a_sweep_has_an_arm_a_value_and_a_grid_every_pair() -> None:
     assert len(pairs) == 6
     assert pairs[1].name == "easy.length_penalty=0,hard.length_bonus=1e-4"
     assert grid("dare", ["tau_ESS"], ["2"])[0].options == (
-        "--estimator.fallback",
-        "threshold",
+        "--estimator.name",
+        "paper",
         "--estimator.ess_threshold",
         "2",
     )

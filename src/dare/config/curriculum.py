@@ -31,7 +31,10 @@ class CurriculumConfig:
     seed: int = 0
     """Every draw is keyed by (seed, step, purpose)."""
     rollout_budget: int = 512
-    """R: rollouts a step trains on, filled exactly."""
+    """R: rollouts a step trains on, filled exactly; at most so many with `prompts_per_step`."""
+    prompts_per_step: int = 0
+    """B: prompts a step draws, each with its whole group, so that its rollouts vary (the paper).
+    R still bounds them. 0 draws as many as fill R."""
     fresh_share: float = 0.25
     """sigma: share of them generated now; the rest is replayed from the buffer (1: none)."""
     max_tokens: int = 3072
@@ -76,6 +79,8 @@ class CurriculumConfig:
             f"R from {math.ceil(largest / sigma)} on does, or more that is fresh"
         )
         require(fresh >= largest, "rollout_budget", self.rollout_budget, fix)
+        prompts = self.prompts_per_step
+        require(prompts >= 0, "prompts_per_step", prompts, "must not be negative; 0 fills R")
         require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "must be at least 1")
 
     @property

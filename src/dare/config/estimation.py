@@ -10,8 +10,11 @@ from dare.errors import require, suggest
 ESTIMATORS = (
     "dare",
     "snis",
+    "paper",
     "previous-fr",
     "current-fr",
+    "dynamic",
+    "greso",
     "posterior",
     "entropy",
     "judge",
@@ -19,6 +22,8 @@ ESTIMATORS = (
     "uniform",
 )
 """Names of the shipped estimators."""
+
+_EVERYTHING = 2**62  # tokens; more than any buffer holds
 
 
 @dataclass(frozen=True)
@@ -41,23 +46,23 @@ class EstimatorConfig:
     """How the difficulty of each prompt is estimated (METHOD 4 and 9)."""
 
     name: str = "snis"
-    """Which estimator: dare, snis, previous-fr, current-fr, posterior, entropy, judge, teacher,
-    uniform, or a class of your own as `module:Class`."""
+    """Which estimator: dare, snis, paper, previous-fr, current-fr, dynamic, greso, posterior,
+    entropy, judge, teacher, uniform, or a class of your own as `module:Class`."""
     clip: float = 4.0
     """c: log-ratios are clipped to [-c, c] before they become weights."""
-    fallback: Literal["shrink", "threshold"] = "shrink"
-    """What happens when the weights collapse: shrink toward the prior by evidence, or switch to
-    the cold start below `ess_threshold` (the paper)."""
     ess_threshold: float = 3.0
-    """tau_ESS of the `threshold` fallback."""
+    """tau_ESS: `paper` believes its weights from this effective sample size on."""
+    below_threshold: Literal["prior", "raw"] = "prior"
+    """What `paper` takes below it: the cold start (the paper's text), or the plain failure rate of
+    the buffered rollouts (the authors' code)."""
     forgetting: float | Literal["auto"] = "auto"
     """How fast old evidence fades: a weight W becomes W / (1 + forgetting W dt) after dt steps.
     `auto` picks it online by how well it predicts each new group; 0 never forgets."""
     prior_strength: float = 0.1
     """Rollouts that a cold-start estimate counts for once the prompt has been seen."""
-    refresh_share: float = 0.10
+    refresh_share: float | Literal["all"] = 0.10
     """Tokens spent on rescoring buffered rollouts and on reading solutions again, as a share of
-    the step's own tokens."""
+    the step's own tokens; `all` rescores the whole buffer after every step."""
     posterior_discount: float = 0.5
     """lambda of the discounted Beta posterior (MoPPS)."""
     candidates: int = 0
@@ -72,7 +77,20 @@ class EstimatorConfig:
     target_high: float = 0.6
     """... and at most this."""
     max_probes: int = 16
-    """`current-fr` refills at most this many times a step."""
+    """`current-fr`, `dynamic` and `greso` roll out at most this many batches of prompts a step."""
+    probe_factor: float = 1.0
+    """`dynamic` and `greso`: prompts of such a batch at the most, and of a step's first one, as a
+    multiple of the groups that the step trains on."""
+    refill_margin: float = 1.0
+    """`dynamic` and `greso`: a refill has the groups that are missing over the share of groups that
+    were mixed in the batch before, times this."""
+    greso_target: float = 0.25
+    """`greso`: share of groups without variance that exploration aims at, one part all right to two
+    parts all wrong."""
+    greso_start: float = 0.5
+    """`greso`: both exploration probabilities at the start."""
+    greso_step: float = 0.01
+    """`greso`: what they change by after a step."""
 
     def __post_init__(self) -> None:
         fix = f"{suggest(self.name, ESTIMATORS)}; a class of your own is written as module:Class"
@@ -86,7 +104,9 @@ class EstimatorConfig:
         strength = self.prior_strength
         require(strength > 0, "estimator.prior_strength", strength, "must be positive")
         share = self.refresh_share
-        require(share >= 0, "estimator.refresh_share", share, "must not be negative")
+        if share != "all":
+            fix = "must be 'all' or at least 0"
+            require(float(share) >= 0, "estimator.refresh_share", share, fix)
         discount = self.posterior_discount
         fix = "must be in [0, 1]"
         require(0 <= discount <= 1, "estimator.posterior_discount", discount, fix)
@@ -96,6 +116,18 @@ class EstimatorConfig:
         fix = "needs 0 <= target_low < target_high <= 1"
         require(0 <= low < high <= 1, "estimator.target_low", (low, high), fix)
         require(self.max_probes >= 1, "estimator.max_probes", self.max_probes, "needs at least 1")
+        factor, margin = self.probe_factor, self.refill_margin
+        require(factor >= 1, "estimator.probe_factor", factor, "must be at least 1")
+        require(margin >= 1, "estimator.refill_margin", margin, "must be at least 1")
+        for name in ("greso_target", "greso_start", "greso_step"):
+            value = getattr(self, name)
+            require(0 <= value <= 1, f"estimator.{name}", value, "must be in [0, 1]")
+
+    def refresh_budget(self, step_tokens: int) -> int:
+        """Tokens that may be read after a step of so many."""
+        if self.refresh_share == "all":
+            return _EVERYTHING
+        return int(float(self.refresh_share) * step_tokens)
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,10 @@ class SelectionConfig:
     """Share of the draw given to unseen prompts at the most, at the start ..."""
     explore_floor: float = 0.1
     """... and never less than this while any is left."""
-    explore: Literal["supply", "coverage", "fixed", "off"] = "supply"
+    explore: Literal["supply", "coverage", "release", "fixed", "off"] = "supply"
     """What the share falls with: the supply of seen prompts worth drawing, or plain coverage.
-    `fixed` keeps `explore_start` (MoPPS), `off` draws seen and unseen alike."""
+    `release` is 1 / (1 + (seen / prompts of a step)^2), the authors' code, without a floor.
+    `fixed` keeps `explore_start` (MoPPS), `off` draws seen and unseen alike (the paper)."""
     rest: float = 8.0
     """Steps that a seen prompt should rest between two draws, on average; `supply` counts how
     many prompts a step that leaves."""

@@ -286,8 +286,7 @@ class Curriculum:
             # These groups were rolled out in this very step: they may fill all that replay leaves.
             groups = self._planner.with_own(groups, room, kept, step)
             room = self.config.rollout_budget
-            others = rows[~np.isin(rows, kept)]
-            rows = others if len(others) else rows
+            rows = self._planner.beside(kept, rows)
         return self._planner.train(step, rows, difficulty, groups, room)
 
     def _build_cold_start(self) -> ColdStart:
@@ -309,8 +308,7 @@ class Curriculum:
 
     def _build_foresight(self) -> Foresight | None:
         """Where the settings want it and the data has solutions to read."""
-        estimator, measure = self.config.estimator, self.services.solutions
-        usable = estimator.name == "snis" and estimator.fallback == "shrink"
+        usable, measure = self.config.estimator.name == "snis", self.services.solutions
         if not (self.config.foresight.use and usable) or measure is None:
             return None
         return Foresight(len(self.prompts), self.config.foresight, measure)

@@ -36,14 +36,16 @@ class Planner:
     def most_prompts(self) -> int:
         """Prompts that one step can use at the most: what a draw must supply."""
         smallest = int(self._tiers.group_size.min())
-        return -(-self._config.rollout_budget // smallest)
+        fit = -(-self._config.rollout_budget // smallest)
+        return min(fit, self._config.prompts_per_step or fit)
 
     @property
     def usual_prompts(self) -> int:
         """Prompts that a step of medium groups takes."""
         config = self._config
         fresh = config.fresh_share * config.rollout_budget
-        return max(1, round(fresh / config.medium.group_size))
+        fit = max(1, round(fresh / config.medium.group_size))
+        return min(fit, config.prompts_per_step or fit)
 
     def probe(self, step: int, rows: Array, difficulty_P: Array, size: int) -> StepPlan:
         """Plain groups of equal size, for the estimate alone."""
@@ -53,11 +55,13 @@ class Planner:
     def first(
         self, step: int, rows: Array, difficulty_P: Array, size: int, rng: np.random.Generator
     ) -> StepPlan:
-        """As many of `rows` as fill R with plain groups of this size; uniform draws fill up.
+        """As many of `rows` as fill a step with plain groups of this size; uniform draws fill up.
 
         Nothing is known yet that a tier could go by: all get the medium treatment.
         """
         budget, count = self._config.rollout_budget, len(self._prompts)
+        if self._config.prompts_per_step:
+            budget = min(budget, self._config.prompts_per_step * size)
         rows = rows[: -(-budget // size)]
         missing = -(-budget // size) - len(rows)
         drawn = rng.choice(count, size=min(count, missing + len(rows)), replace=False)
@@ -71,12 +75,16 @@ class Planner:
     ) -> StepPlan:
         """The drawn rows, cut where their groups and those of the buffer fill R exactly.
 
-        `groups` lists buffer groups in order of preference; they get at most `room` rollouts.
+        `groups` lists buffer groups in order of preference; they get at most `room` rollouts. With
+        `prompts_per_step` the rows may be fewer, and no group grows to make up for it.
         """
         groups, held = self._affordable(groups, room)
         budget = self._config.rollout_budget - held
         tier = self._tiers.assign(difficulty_P[rows])
-        sizes = fill_budget(self._tiers.group_size[tier], budget) if budget else rows[:0]
+        sizes = self._tiers.group_size[tier]
+        if self._config.prompts_per_step:
+            budget = min(budget, int(sizes.sum()))
+        sizes = fill_budget(sizes, budget) if budget else rows[:0]
         rows, tier = rows[: len(sizes)], tier[: len(sizes)]
         plain = self._tiers.plain(tier, sizes)
         return self._plan(step, "train", rows, difficulty_P[rows], sizes, plain, groups, held)
@@ -102,8 +110,16 @@ class Planner:
         """Replayed groups of earlier steps, what `room` holds, then those of `rows` in this one."""
         now = self._buffer["step"] == step
         own = np.unique(self._buffer["group"][now & np.isin(self._buffer["prompt"], rows)])
+        own = own[: self._config.prompts_per_step or None]
         older = groups[~np.isin(groups, self._buffer["group"][now])]
         return np.concatenate([self._affordable(older, room)[0], own])
+
+    def beside(self, kept: Array, rows: Array) -> Array:
+        """Drawn rows that fill up a step with `kept` in it; those again if there are no others."""
+        others = rows[~np.isin(rows, kept)]
+        rows = others if len(others) else rows
+        prompts = self._config.prompts_per_step
+        return rows[: max(0, prompts - len(kept))] if prompts else rows
 
     def _affordable(self, groups: Array, room: int) -> tuple[Array, int]:
         """The groups, in order, that fit into `room` rollouts, and how many they hold."""

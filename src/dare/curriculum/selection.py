@@ -44,7 +44,11 @@ def beta_log_weight(difficulty: Array, kappa: float) -> Array:
 
 
 def explore_share(
-    config: SelectionConfig, coverage: float, supply: float = 0.0, unseen: float | None = None
+    config: SelectionConfig,
+    coverage: float,
+    supply: float = 0.0,
+    unseen: float | None = None,
+    met: float = 0.0,
 ) -> float:
     """Share of the draw for unseen prompts, never below the floor.
 
@@ -52,10 +56,12 @@ def explore_share(
     than `rest` of it the same few prompts would be drawn over and over: the share of unseen ones
     makes up for what is missing. Where the difficulty of unseen prompts is forecast, `unseen` is
     their supply, and they get their part of the total: every prompt worth drawing comes equally
-    often.
+    often. `met` is the number of seen prompts for each one that a step takes.
     """
     if config.explore == "fixed":
         return config.explore_start
+    if config.explore == "release":
+        return 1.0 / (1.0 + met**2)
     if config.explore == "coverage":
         return max(config.explore_floor, config.explore_start * (1.0 - coverage))
     share = 1.0 - supply / config.rest
@@ -127,7 +133,7 @@ class Selector:
         takes = max(taken or k, 1)
         supply = self._supply(signal_P, seen_P, covered, rng) / takes
         new = self._supply(signal_P, ~seen_P, count - covered, rng) / takes if forecast else None
-        share = explore_share(self.config, covered / count, supply, new)
+        share = explore_share(self.config, covered / count, supply, new, covered / takes)
         if self.config.name != "beta" or self.config.eta == 0.0:
             return interleave(unseen, seen, share, k, float(rng.random()))
         eta = self.config.eta

@@ -62,7 +62,7 @@ def simulate(
         record.observe(plan, batch)
         learner.learn(batch)
         if refresh:
-            budget = int(config.estimator.refresh_share * fresh.length_R.sum())
+            budget = config.estimator.refresh_budget(int(fresh.length_R.sum()))
             curriculum.refresh(learner.score, budget)
         record.seconds += time.perf_counter() - started
         if curriculum.step % every == 0:

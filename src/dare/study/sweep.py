@@ -27,8 +27,8 @@ def grid(
     """Arms of every combination, the last field running fastest.
 
     `values` holds one comma-separated list a field. An arm is named after what it sets, so that
-    a later sweep in the same folder reuses the runs they share. tau_ESS only acts with the
-    `threshold` fallback, which is then set.
+    a later sweep in the same folder reuses the runs they share. tau_ESS only acts in
+    the estimator `paper`, which is then set.
     """
     require(fields, "--field", list(fields), "name a setting, e.g. --field selection.kappa")
     fix = f"give one --values list for each of the {len(fields)} fields"
@@ -43,8 +43,8 @@ def grid(
             raise InvalidInput(f"--values of {name}", text, "give different values: 8,16,32")
         lists.append(found)
     extra = list(options)
-    if "estimator.ess_threshold" in full and "--estimator.fallback" not in extra:
-        extra += ["--estimator.fallback", "threshold"]
+    if "estimator.ess_threshold" in full and "--estimator.name" not in extra:
+        extra += ["--estimator.name", "paper"]
     arms = []
     for combination in itertools.product(*lists):
         pairs = list(zip(full, combination, strict=True))

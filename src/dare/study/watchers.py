@@ -11,6 +11,7 @@ from dare.curriculum.arrays import Array
 from dare.curriculum.curriculum import Curriculum
 from dare.curriculum.estimators.base import Estimator
 from dare.curriculum.estimators.build import wanted_scores
+from dare.curriculum.estimators.paper import PaperEstimator
 from dare.curriculum.estimators.posterior import PosteriorEstimator
 from dare.curriculum.estimators.previous import PreviousEstimator
 from dare.curriculum.estimators.snis import SnisEstimator
@@ -63,7 +64,7 @@ def build_watcher(
     run, count = curriculum.config, len(curriculum.prompts)
     buffer = curriculum.buffer
     if name in ("dare", "dare-no-foresight") or changes is not None:
-        own = run.estimator.name == "snis" and run.estimator.fallback == "shrink"
+        own = run.estimator.name == "snis"
         config = (run if own else CurriculumConfig.preset("dare")).replace(changes or {})
         view = NewestView(buffer, config.buffer.rollouts_per_prompt)
         return Watcher(
@@ -78,7 +79,7 @@ def build_watcher(
         config = CurriculumConfig.preset("paper")
         view = NewestView(buffer, run.medium.group_size)  # the latest group only: K = G
         return Watcher(
-            SnisEstimator(count, view, config.estimator),
+            PaperEstimator(count, view, config.estimator),
             view,
             config.cold_start.temperature,
             aligned=True,

@@ -382,7 +382,7 @@ class DareTrainer(Trainer):
             self._own_pass.deliver(curriculum, curriculum.step - 1, self.collector.gather)
         step_tokens = self._everywhere(self._phases.tokens.get("trained", 0))
         step_tokens += self._everywhere(self._phases.tokens["generated"])
-        budget = int(self.settings.estimator.refresh_share * step_tokens)
+        budget = self.settings.estimator.refresh_budget(step_tokens)
         with self._phases.measure("refresh"):
             spent = curriculum.refresh(self.collector.rescore, budget)
         if self._generates_to_estimate:

@@ -13,8 +13,11 @@ from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators.base import Estimator, Measure, Wanted
 from dare.curriculum.estimators.current import CurrentEstimator
 from dare.curriculum.estimators.dare import LiveEstimator
+from dare.curriculum.estimators.dynamic import DynamicEstimator
 from dare.curriculum.estimators.entropy import EntropyEstimator
+from dare.curriculum.estimators.greso import GresoEstimator
 from dare.curriculum.estimators.judge import JudgeEstimator, Replies
+from dare.curriculum.estimators.paper import PaperEstimator
 from dare.curriculum.estimators.posterior import PosteriorEstimator
 from dare.curriculum.estimators.previous import PreviousEstimator
 from dare.curriculum.estimators.snis import SnisEstimator
@@ -53,9 +56,12 @@ class Services:
 _SHIPPED: dict[str, type[Estimator]] = {
     "dare": LiveEstimator,
     "snis": SnisEstimator,
+    "paper": PaperEstimator,
     "previous-fr": PreviousEstimator,
     "posterior": PosteriorEstimator,
     "current-fr": CurrentEstimator,
+    "dynamic": DynamicEstimator,
+    "greso": GresoEstimator,
     "entropy": EntropyEstimator,
     "judge": JudgeEstimator,
     "teacher": TeacherEstimator,
@@ -72,8 +78,6 @@ def estimator_class(config: CurriculumConfig) -> type[Estimator]:
 
 def wanted_scores(config: CurriculumConfig) -> Wanted:
     """Which behaviour log-probs a run with these settings reads, before anything is built."""
-    if config.estimator.name == "snis":
-        return with_replay(SnisEstimator.scores_of(config.estimator), config)
     return with_replay(estimator_class(config).scores, config)
 
 
@@ -88,20 +92,26 @@ def build_estimator(
     """The estimator that `estimator.name` names, over `count` prompts."""
     settings = config.estimator
     name = settings.name
+    wanted = _groups_of_a_step(config)
     estimator: Estimator
     if name == "dare":
         estimator = LiveEstimator(count, services.states, services.solutions, services.lengths)
     elif name == "snis":
         estimator = SnisEstimator(count, buffer, settings)
+    elif name == "paper":
+        estimator = PaperEstimator(count, buffer, settings)
     elif name == "previous-fr":
         estimator = PreviousEstimator(count, buffer)
     elif name == "posterior":
         estimator = PosteriorEstimator(count, settings.posterior_discount)
     elif name == "current-fr":
-        wanted = max(1, config.rollout_budget // config.medium.group_size)
         estimator = CurrentEstimator(
             count, settings.target_low, settings.target_high, wanted, settings.max_probes
         )
+    elif name == "dynamic":
+        estimator = DynamicEstimator(count, wanted, settings)
+    elif name == "greso":
+        estimator = GresoEstimator(count, wanted, settings)
     elif name == "entropy":
         if services.entropy is None:
             raise _missing(name, "entropy")
@@ -125,6 +135,12 @@ def build_estimator(
         estimator = found(count) if plain else found(count, buffer, config)
     estimator.probe_group = config.medium.group_size
     return estimator
+
+
+def _groups_of_a_step(config: CurriculumConfig) -> int:
+    """Medium groups that fill a step, for estimators whose probes are trained on."""
+    fit = max(1, config.rollout_budget // config.medium.group_size)
+    return min(fit, config.prompts_per_step or fit)
 
 
 def _own_class(name: str) -> Any:

@@ -10,8 +10,9 @@ import numpy as np
 from dare.config import EstimatorConfig
 from dare.curriculum.arrays import Array, compact
 from dare.curriculum.buffer import RolloutBuffer
-from dare.curriculum.estimators.base import Estimator, Outcome, Wanted, check_rates
+from dare.curriculum.estimators.base import Estimator, Outcome, check_rates
 from dare.curriculum.estimators.history import RATES, HistoryFilter, beta_median
+from dare.curriculum.estimators.paper import effective_sample_size, snis_difficulty, weights
 from dare.curriculum.worth import honesty, judge_claims, judge_lean, lean, without_lean
 
 _UNTRIED = 4.0
@@ -19,25 +20,6 @@ _UNTRIED = 4.0
 are off is learnt from prompts that were drawn; those near 0 and 1 are not, and are less sure."""
 
 _EDGE = 0.02  # rates are not taken to be nearer to 0 or 1 when their variance is asked for
-
-
-def weights(log_ratio: Array, clip: float) -> Array:
-    """w = exp(clip(log pi_now - log pi_behaviour, -c, c)) (Eq. 4); -inf becomes e^-c."""
-    return np.exp(np.clip(log_ratio, -clip, clip))
-
-
-def effective_sample_size(weight_R: Array, index_R: Array, count: int) -> Array:
-    """ESS = (sum w)^2 / sum w^2 of each prompt (Eq. 10); 0 where there is no rollout."""
-    total = np.bincount(index_R, weights=weight_R, minlength=count)
-    square = np.bincount(index_R, weights=weight_R**2, minlength=count)
-    return np.divide(total**2, square, out=np.zeros(count), where=square > 0)
-
-
-def snis_difficulty(weight_R: Array, reward_R: Array, index_R: Array, count: int) -> Array:
-    """sum w (1 - r) / sum w of each prompt; 0.5 where there is no rollout."""
-    total = np.bincount(index_R, weights=weight_R, minlength=count)
-    failed = np.bincount(index_R, weights=weight_R * (1.0 - reward_R), minlength=count)
-    return np.divide(failed, total, out=np.full(count, 0.5), where=total > 0)
 
 
 def combine(
@@ -58,25 +40,23 @@ def combine(
 
 
 class SnisEstimator(Estimator):
-    """SNIS over the buffered plain rollouts, with a fallback for collapsed weights.
+    """SNIS over the buffered plain rollouts x recency x shrinkage.
 
-    `threshold` (the paper): the SNIS estimate where ESS >= tau, the cold start elsewhere. It wants
-    the behaviour log-probs of all rollouts, since it has no other use for one than its weight.
-    `shrink` (ours): SNIS x recency x shrinkage. The prompt's whole history, faded at the rate that
-    predicts best, is the prior; the SNIS estimate over its rescored rollouts corrects it by the
-    evidence behind each (see `combine`). A rollout that was last scored dt steps ago keeps
-    1 / (1 + c g dt) of its weight, c being the history's rate and g the size of its group; one
-    that was never rescored says nothing that the history does not. A prompt that was trained on is
-    mostly easier than its record: what all records lean by is learnt from prompts drawn again, and
-    taken off. The read-out is the median.
+    The prompt's whole history, faded at the rate that predicts best, is the prior; the SNIS
+    estimate over its rescored rollouts corrects it by the evidence behind each (see `combine`). A
+    rollout that was last scored dt steps ago keeps 1 / (1 + c g dt) of its weight, c being the
+    history's rate and g the size of its group; one that was never rescored says nothing that the
+    history does not. A prompt that was trained on is mostly easier than its record: what all
+    records lean by is learnt from prompts drawn again, and taken off. The read-out is the median.
     """
 
     rescores = True
+    # A group that teaches nothing has one reward, which no weights inside it would change.
+    scores = "trained"
 
     def __init__(self, count: int, buffer: RolloutBuffer, config: EstimatorConfig) -> None:
         super().__init__(count)
         self._buffer, self._config = buffer, config
-        self.scores = self.scores_of(config)
         rates = RATES if config.forgetting == "auto" else (float(config.forgetting),)
         self._history = HistoryFilter(count, config.prior_strength, rates)
         self._arrays.update(self._history.arrays)
@@ -89,12 +69,6 @@ class SnisEstimator(Estimator):
         population = self._history.population
         self._scalars.update(population=population, accepted=0.0, ess=0.0, strength=0.0)
         self._scalars.update(excess=0.0, claimed=0.0, lean_missed=0.0, lean_square=0.0)
-
-    @staticmethod
-    def scores_of(config: EstimatorConfig) -> Wanted:
-        """Ours makes do with what training reads: a group that teaches nothing has one reward,
-        which no weights inside it would change."""
-        return "all" if config.fallback == "threshold" else "trained"
 
     def set_prior(self, prior_P: Array) -> None:
         """Cold-start difficulties: the estimate of unseen prompts, and a seen one's first prior."""
@@ -161,33 +135,28 @@ class SnisEstimator(Estimator):
         self._scalars["accepted"] = float(accepted[ess > 0].mean()) if weighed.any() else 0.0
         difficulty = self._arrays["prior"].copy()
         evidence = np.zeros(self.count)
-        if self._config.fallback == "threshold":
-            aligned = snis_difficulty(ratio * weighed, reward, index, len(prompts))
-            difficulty[prompts[accepted]] = aligned[accepted]
-            evidence[prompts] = ess
-        else:
-            seen = np.flatnonzero(self._arrays["seen"])
-            difficulty[seen], evidence[seen] = self._history.estimate(seen, step)
-            recency = self._recency(plain, step)
-            value = recency * ratio
-            aligned = snis_difficulty(value, reward, index, len(prompts))
-            fresh = _fresh_evidence(value, recency, index, len(prompts))
-            difficulty[prompts], evidence[prompts] = combine(
-                difficulty[prompts],
-                evidence[prompts],
-                aligned,
-                fresh,
-                self._arrays["trials"][prompts],
-            )
-            self._arrays["own_rate"] = difficulty.copy()
-            self._arrays["own_evidence"] = evidence.copy()
-            said, evidence[seen] = self._with_forecast(seen)
-            self._arrays["said"][seen] = said
-            difficulty[seen] = beta_median(without_lean(self._scalars, said), evidence[seen])
-            predicted, strength = self._arrays["forecast"], self._scalars["strength"]
-            unseen = np.isfinite(predicted) & ~self._arrays["seen"]
-            worth = np.full(np.count_nonzero(unseen), min(strength, _UNTRIED))
-            difficulty[unseen] = beta_median(predicted[unseen], worth)
+        seen = np.flatnonzero(self._arrays["seen"])
+        difficulty[seen], evidence[seen] = self._history.estimate(seen, step)
+        recency = self._recency(plain, step)
+        value = recency * ratio
+        aligned = snis_difficulty(value, reward, index, len(prompts))
+        fresh = _fresh_evidence(value, recency, index, len(prompts))
+        difficulty[prompts], evidence[prompts] = combine(
+            difficulty[prompts],
+            evidence[prompts],
+            aligned,
+            fresh,
+            self._arrays["trials"][prompts],
+        )
+        self._arrays["own_rate"] = difficulty.copy()
+        self._arrays["own_evidence"] = evidence.copy()
+        said, evidence[seen] = self._with_forecast(seen)
+        self._arrays["said"][seen] = said
+        difficulty[seen] = beta_median(without_lean(self._scalars, said), evidence[seen])
+        predicted, strength = self._arrays["forecast"], self._scalars["strength"]
+        unseen = np.isfinite(predicted) & ~self._arrays["seen"]
+        worth = np.full(np.count_nonzero(unseen), min(strength, _UNTRIED))
+        difficulty[unseen] = beta_median(predicted[unseen], worth)
         self._arrays["difficulty"], self._arrays["evidence"] = difficulty, evidence
 
     def _with_forecast(self, rows: Array) -> tuple[Array, Array]:
