@@ -205,7 +205,7 @@ def test_the_rows_of_a_plan_list_every_rollout() -> None:
 
 # --- determinism ----------------------------------------------------------------------------------
 
-PRESETS = ["dare", "paper", "grpo", "mopps", "previous-fr", "current-fr"]
+PRESETS = ["dare", "paper", "grpo", "dapo", "greso", "mopps", "previous-fr", "current-fr"]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -307,7 +307,8 @@ def test_hints_need_a_hard_prompt_and_a_plain_success(extra: str, without: int) 
 
 def test_presets_say_what_a_hard_prompt_without_a_success_gets() -> None:
     assert CurriculumConfig.preset("dare").hard.extra == "hint-or-think"
-    assert CurriculumConfig.preset("paper").hard.extra == "hint-or-plain"
+    assert CurriculumConfig.preset("paper").hard.extra == "hint-or-think"  # its appendix
+    assert CurriculumConfig.preset("paper-release").hard.extra == "hint-or-plain"
 
 
 @pytest.mark.parametrize("kind", [THINK, HINT])
@@ -345,7 +346,7 @@ def test_without_what_a_hint_needs_there_is_none(missing: str) -> None:
 # --- what feeds an estimate -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preset", ["dare", "previous-fr", "mopps", "current-fr", "grpo"])
+@pytest.mark.parametrize("preset", ["dare", "paper", "previous-fr", "mopps", "current-fr", "dapo", "greso", "grpo"])
 def test_unscored_rollouts_are_like_lost_ones(preset: str) -> None:
     given, lost = started(small(preset)), started(small(preset))
     fail = truth(given.prompts)
@@ -778,4 +779,8 @@ def test_very_small_data_sets_train(preset: str, count: int) -> None:
     curriculum = Curriculum(table(count), small(preset), services())
     for described in run(curriculum, 4):
         if described[1] == "train":
-            assert sum(described[5]) + sum(described[6]) + described[-2] == 64
+            rollouts = sum(described[5]) + sum(described[6]) + described[-2]
+            if curriculum.config.prompts_per_step:  # whole groups, and no more
+                assert rollouts <= min(64, 16 * count)
+            else:
+                assert rollouts == 64

@@ -252,8 +252,8 @@ def test_settings_say_whose_log_probs_are_read() -> None:
     found = {name: wanted_scores(CurriculumConfig.preset(name)) for name in preset_names()}
     ours = {name: "trained" for name in found if name.startswith("grpo+") or name == "dare"}
     replaying = dict.fromkeys(("dots", "edco", "llm-judge"), "trained")
-    nobody = dict.fromkeys(("grpo", "mopps", "previous-fr", "current-fr"), "none")
-    assert found == {**ours, **replaying, **nobody, "paper": "all"}
+    nobody = dict.fromkeys(("grpo", "dapo", "greso", "mopps", "previous-fr", "current-fr"), "none")
+    assert found == {**ours, **replaying, **nobody, "paper": "all", "paper-release": "all"}
     for name in ("dare", "paper", "grpo", "previous-fr"):
         assert Curriculum(table(20), small(name), services()).wants_scores == found[name]
     own = {"dare.curriculum.estimators.base:Estimator": "all", f"{__name__}:Silent": "none"}
@@ -262,6 +262,6 @@ def test_settings_say_whose_log_probs_are_read() -> None:
         assert wanted_scores(config) == wanted
         assert Curriculum(table(20), config, services()).wants_scores == wanted
     helps = {name for name in found if CurriculumConfig.preset(name).helps}
-    assert helps == {"dare", "paper", "grpo+snis+selection+hard"}
+    assert helps == {"dare", "paper", "paper-release", "grpo+snis+selection+hard"}
     assert not small("dare", **{"hard.extra": "plain"}).helps
     assert not small("dare", **{"hard.plain": 16}).helps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable
@@ -266,6 +267,9 @@ def test_the_unseen_share_falls_with_coverage_to_its_floor(a: float, b: float, c
     assert share >= explore_share(config, min(1.0, c + 0.1))
     fixed = SelectionConfig(explore_floor=floor, explore_start=start, explore="fixed")
     assert explore_share(fixed, c) == start
+    release = dataclasses.replace(config, explore="release")
+    assert explore_share(release, c, met=3.0) == pytest.approx(1 / 10)  # 1 / (1 + 3^2)
+    assert explore_share(release, c, met=0.0) == 1.0
 
 
 @given(
@@ -299,7 +303,9 @@ def test_unseen_prompts_get_their_share_while_any_are_left(unseen: int, k: int) 
     difficulty = rng.random(1000)
     seen = np.arange(1000) >= unseen
     difficulty[~seen] = 0.999  # nothing that the Beta rule would ever look at
-    selector = Selector(PAPER.selection, 8)
+    selection = PAPER.selection
+    config = dataclasses.replace(selection, explore="coverage", explore_start=0.5)
+    selector = Selector(config, 8)
     share = max(0.1, 0.5 * unseen / 1000)
     for seed in range(20):
         drawn = selector.draw(difficulty, tier_of(difficulty), seen, k, np.random.default_rng(seed))

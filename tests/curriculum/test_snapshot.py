@@ -56,7 +56,11 @@ CONFIGS = {
     "dare, sigma 1": small("dare", fresh_share=1.0),
     "paper": small("paper"),
     "paper, sigma 0.5": small("paper", fresh_share=0.5, **{"selection.eta": 0.5}),
+    "paper, B of 6": small("paper", prompts_per_step=6),
+    "paper-release": small("paper-release"),
     "grpo": small("grpo"),
+    "dapo": small("dapo"),
+    "greso": small("greso"),
     "mopps": small("mopps"),
     "previous-fr": small("previous-fr"),
     "current-fr": small("current-fr"),
@@ -84,7 +88,7 @@ def test_the_next_ten_plans_are_the_same_after_a_resume(name: str, tmp_path: Pat
     assert same(after["meta"], other["meta"])
 
 
-@pytest.mark.parametrize("name", ["dare", "dots", "current-fr"])
+@pytest.mark.parametrize("name", ["dare", "dots", "current-fr", "greso"])
 def test_a_save_in_the_middle_of_a_step_resumes_there(name: str, tmp_path: Path) -> None:
     config = CONFIGS[name]
     curriculum = make(config)
@@ -154,7 +158,7 @@ def test_other_prompts_are_refused_unless_asked_for() -> None:
     assert same(other.state_dict(), before)
 
 
-@pytest.mark.parametrize("name", ["dare", "mopps", "previous-fr", "current-fr", "edco"])
+@pytest.mark.parametrize("name", ["dare", "paper", "mopps", "previous-fr", "current-fr", "greso", "edco"])
 def test_new_data_keeps_what_is_known_by_id(name: str) -> None:
     config = CONFIGS[name]
     old = Curriculum(table(60), config, full_services(60))

@@ -24,6 +24,7 @@ from dare.curriculum.teacher_head import TeacherHead
 from dare.curriculum.tiers import Tier
 
 COUNT = 60
+PROBING = ("current-fr", "dynamic", "greso")  # they train on what their probes found
 
 
 def choices(section: type[Any], name: str) -> tuple[str, ...]:
@@ -93,12 +94,30 @@ def check_replay(plan: StepPlan, curriculum: Curriculum) -> None:
     older = int((buffer["step"][named] < curriculum.step).sum())
     room = config.rollout_budget - round(config.fresh_share * config.rollout_budget)
     assert older <= room
-    if config.estimator.name != "current-fr":  # it trains on what its probes found
+    if config.estimator.name not in PROBING:
         assert plan.replay_rollouts <= room
     earlier = buffer["group"][buffer["step"] < curriculum.step]
     if room >= config.hard.group_size and np.isin(buffer.replayable(), earlier).any():
         assert plan.replay_rollouts > 0
-        assert config.estimator.name != "current-fr" or older > 0
+        assert config.estimator.name not in PROBING or older > 0
+
+
+def check_size(plan: StepPlan, curriculum: Curriculum) -> None:
+    """R is filled exactly; with B, at most B whole groups of this step are in it."""
+    config, buffer = curriculum.config, curriculum.buffer
+    rollouts = plan.fresh_rollouts + plan.replay_rollouts
+    assert len(set(plan.prompt_P.tolist())) == len(plan.prompt_P)
+    if not config.prompts_per_step:
+        assert rollouts == config.rollout_budget
+        return
+    now = np.isin(buffer["group"], plan.replay) & (buffer["step"] == curriculum.step)
+    groups = len(plan.prompt_P) + len(np.unique(buffer["group"][now]))
+    assert groups <= config.prompts_per_step
+    assert rollouts <= config.rollout_budget
+    if rollouts < config.rollout_budget and curriculum.step:  # nothing but B has cut it
+        assert groups == config.prompts_per_step
+        whole = curriculum.tiers.group_size[plan.tier_P]
+        assert plan.group_size_P.tolist() == whole.tolist()
 
 
 @given(COMBINATIONS)
@@ -118,11 +137,10 @@ def test_any_combination_plans_trains_and_resumes(combination: dict[str, Any]) -
         if plan.train:
             check_tiers(plan, config)
             check_replay(plan, curriculum)
-            assert plan.fresh_rollouts + plan.replay_rollouts == config.rollout_budget
-            assert len(set(plan.prompt_P.tolist())) == len(plan.prompt_P)
+            check_size(plan, curriculum)
         batch = curriculum.observe(roll(plan, curriculum.prompts, fail))
         if batch is not None:
-            assert len(batch.rollouts) == config.rollout_budget
+            assert len(batch.rollouts) == plan.fresh_rollouts + plan.replay_rollouts
             assert np.isfinite(batch.advantage_R).all()
             assert batch.weight_R.sum() == pytest.approx(1)
             curriculum.refresh(scorer, 200)

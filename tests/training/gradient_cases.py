@@ -84,6 +84,8 @@ def updates(case: str) -> int:
 # What estimators ask for at every step, made small.
 _SMALL: dict[str, dict[str, Any]] = {
     "current-fr": {"estimator.max_probes": 2},
+    "dapo": {"estimator.max_probes": 2},
+    "greso": {"estimator.max_probes": 2},
     "dots": {"estimator.references": 6},
     "edco": {"estimator.candidates": 6},
     "llm-judge": {"estimator.candidates": 12},

@@ -17,6 +17,9 @@ from dare.policy.score import Sampling, score
 
 SMALL: dict[str, Any] = {
     "current-fr": {"estimator.max_probes": 2},
+    "dapo": {"estimator.max_probes": 3},
+    "greso": {"estimator.max_probes": 3},
+    "paper-release": {"prompts_per_step": 3},  # R is not filled
     "dots": {"estimator.references": 4, "medium.group_size": 4},
     "edco": {"estimator.candidates": 6},
     "llm-judge": {"estimator.candidates": 6},
@@ -26,7 +29,7 @@ TIMING = ("seconds", "time", "memory_mb")
 
 def made(folder: Path, preset: str, **changes: Any) -> Any:
     curriculum = dict(SMALL.get(preset, {}))
-    if preset not in ("dare", "paper"):
+    if not preset.startswith(("dare", "paper")):
         curriculum["cold_start.references"] = 0
     settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, **changes}
     return tiny.trainer(folder, preset=preset, curriculum=curriculum, **settings)

@@ -15,7 +15,7 @@ import tiny
 from dare import InvalidInput
 from dare.curriculum import Conditioning
 
-PRESETS = ("dare", "paper", "grpo", "mopps", "previous-fr", "current-fr")
+PRESETS = ("dare", "paper", "grpo", "dapo", "mopps", "previous-fr", "current-fr")
 
 
 class Batches:
