@@ -69,9 +69,15 @@ def pick(values: dict[str, Any], path: str) -> Any:
         *((name, {"fresh_share": 1.0}) for name in ("grpo", "paper", "dapo", "greso", "mopps")),
         *((name, {"fresh_share": 1.0}) for name in sorted(PRESETS) if name.startswith("grpo+")),
         ("paper", {"selection.kappa": 100, "selection.eta": 0.0, "buffer.groups": 4096}),
-        ("paper", {"estimator.name": "paper", "estimator.ess_threshold": 3.0, "estimator.clip": 4.0}),
+        (
+            "paper",
+            {"estimator.name": "paper", "estimator.ess_threshold": 3.0, "estimator.clip": 4.0},
+        ),
         ("paper", {"estimator.below_threshold": "prior", "estimator.refresh_share": "all"}),
-        ("paper", {"prompts_per_step": 512, "rollout_budget": 512 * 16, "selection.explore": "off"}),
+        (
+            "paper",
+            {"prompts_per_step": 512, "rollout_budget": 512 * 16, "selection.explore": "off"},
+        ),
         ("paper", {"easy.group_size": 4, "medium.group_size": 8, "hard.group_size": 16}),
         ("paper", {"cold_start.temperature": "paper", "hard.extra": "hint-or-think"}),
         ("paper", {"advantage.std_floor": 1e-6, "tiers": True}),

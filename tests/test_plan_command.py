@@ -215,6 +215,15 @@ def test_evaluation_and_cold_start_are_decoded_too(recipe):
     assert workload_of(recipe).workload.rows == 512
 
 
+def test_a_step_of_so_many_prompts_is_planned_at_its_most(recipe):
+    curriculum = {"prompts_per_step": 6}
+    training = {**recipe["training"], "preset": "paper", "rollout_budget": 96}
+    asked = {**recipe, "training": {**training, "curriculum": curriculum}}
+    planned = workload_of(asked)
+    assert planned.workload.rollout_budget == 96
+    assert any("48 if its prompts are medium" in note for note in planned.notes)
+
+
 def test_a_plan_from_python_has_a_peak(recipe):
     plan = plan_recipe(recipe, prompt_tokens=128, response_tokens=300)
     assert 25 < plan.peak_gb < 60

@@ -346,7 +346,9 @@ def test_without_what_a_hint_needs_there_is_none(missing: str) -> None:
 # --- what feeds an estimate -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preset", ["dare", "paper", "previous-fr", "mopps", "current-fr", "dapo", "greso", "grpo"])
+@pytest.mark.parametrize(
+    "preset", ["dare", "paper", "previous-fr", "mopps", "current-fr", "dapo", "greso", "grpo"]
+)
 def test_unscored_rollouts_are_like_lost_ones(preset: str) -> None:
     given, lost = started(small(preset)), started(small(preset))
     fail = truth(given.prompts)

@@ -205,7 +205,8 @@ def test_asking_twice_gives_the_same_and_only_what_is_observed_counts() -> None:
     before = estimator.metrics()["passes"]
     first = estimator.probe(0, np.random.default_rng(4))
     second = estimator.probe(0, np.random.default_rng(4))
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert first.tolist() == second.tolist()
     assert estimator.metrics()["passes"] == before == 0
     estimator.observe(outcome(0, dict.fromkeys(first.tolist(), 0)))

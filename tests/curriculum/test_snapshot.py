@@ -158,7 +158,9 @@ def test_other_prompts_are_refused_unless_asked_for() -> None:
     assert same(other.state_dict(), before)
 
 
-@pytest.mark.parametrize("name", ["dare", "paper", "mopps", "previous-fr", "current-fr", "greso", "edco"])
+@pytest.mark.parametrize(
+    "name", ["dare", "paper", "mopps", "previous-fr", "current-fr", "greso", "edco"]
+)
 def test_new_data_keeps_what_is_known_by_id(name: str) -> None:
     config = CONFIGS[name]
     old = Curriculum(table(60), config, full_services(60))

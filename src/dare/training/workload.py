@@ -81,6 +81,9 @@ def workload_of(
     limit = settings.max_tokens
     if response_tokens is None:
         notes.append(f"responses: {limit:,} tokens, their limit (--response-tokens, if shorter)")
+    if settings.prompts_per_step:
+        usual = min(settings.rollout_budget, settings.prompts_per_step * settings.medium.group_size)
+        notes.append(f"rollouts: the most a step may have; {usual:,} if its prompts are medium")
     cold = settings.cold_start
     workload = Workload(
         shape=shape,
