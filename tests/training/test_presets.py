@@ -63,6 +63,30 @@ def test_what_an_estimator_generates_counts(preset: str, tmp_path: Path) -> None
     assert trainer.generated_tokens > own + extra  # and what the first draw was based on
 
 
+@pytest.mark.parametrize("preset", ["dapo", "greso"])
+def test_groups_that_are_dropped_count_and_those_that_are_kept_are_shown(
+    preset: str, tmp_path: Path
+) -> None:
+    trainer = made(tmp_path, preset, max_steps=3)
+    written: list[int] = []
+    rollouts = trainer.collector.rollouts
+
+    def watched(*words: Any, **named: Any) -> Any:
+        found = rollouts(*words, **named)
+        written.append(int(found.length_R.sum()))
+        return found
+
+    trainer.collector.rollouts = watched
+    trainer.train()
+    lines = tiny.lines(tmp_path / "metrics.jsonl")
+    assert len(written) > 3  # probes and steps
+    assert trainer.generated_tokens == sum(written)
+    assert sum(line["tokens"]["generated"] for line in lines) == sum(written)
+    assert any(line["tokens"]["trained"] < line["tokens"]["generated"] for line in lines)
+    assert all(line["length"] > 0 and 0 < line["reward"] < 1 for line in lines)
+    assert {sample["step"] for sample in tiny.lines(tmp_path / "samples.jsonl")} == {0, 1, 2}
+
+
 def test_the_judge_gets_its_question_and_the_policy_writes_the_reply(tmp_path: Path) -> None:
     trainer = made(tmp_path, "llm-judge", max_steps=1)
     trainer._start(None)

@@ -43,8 +43,11 @@ def step_metrics(
     conditioning = np.bincount(rollouts.conditioning_R, minlength=len(Conditioning))
     for kind in Conditioning:
         values[f"rollouts_{kind.name.lower()}"] = int(conditioning[kind])
-    if scored.any():
-        values["reward"] = float(rollouts.reward_R[scored].mean())
+    rewards = rollouts.reward_R[scored]
+    if batch is not None:  # groups that probes brought included
+        rewards = batch.rollouts.reward_R[batch.fresh_R & batch.rollouts.scored_R]
+    if len(rewards):
+        values["reward"] = float(rewards.mean())
     if len(errors_Q):
         values["prediction_error"] = float(errors_Q.mean())
     if batch is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dare.curriculum.arrays import Array
+from dare.curriculum.batch import TrainBatch
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, Finish, RolloutBatch
 from dare.curriculum.tiers import Tier
@@ -43,34 +44,39 @@ def _places(plan: StepPlan, rollouts: RolloutBatch) -> Array:
 
 
 def sample_records(
-    trainer: DareTrainer, plan: StepPlan, rollouts: RolloutBatch, count: int
+    trainer: DareTrainer, plan: StepPlan, batch: TrainBatch, count: int
 ) -> list[dict[str, Any]]:
-    """Up to `count` rollouts of each tier, the first right and the first wrong one preferred."""
-    if not trainer.folder.writes or count == 0:
+    """Up to `count` new rollouts of each tier, the first right and the first wrong one preferred.
+
+    Those of a probe that are trained on are not in the plan: they have the difficulty of now.
+    """
+    if not trainer.folder.writes or count == 0 or trainer.curriculum is None:
         return []
     place_of = {int(row): place for place, row in enumerate(plan.prompt_P)}
-    places = np.array([place_of[int(row)] for row in rollouts.prompt_R])
+    rollouts, difficulty = batch.rollouts, trainer.curriculum.difficulty()
+    difficulty[plan.prompt_P] = plan.difficulty_P
     records = []
     for tier in Tier:
-        rows = np.flatnonzero(plan.tier_P[places] == tier) if len(places) else places
+        rows = np.flatnonzero(batch.fresh_R & (batch.tier_R == tier))
         # Right and wrong alternate, so that two rows show one of each where there are both.
         right = [row for row in rows if rollouts.reward_R[row] == 1.0]
         wrong = [row for row in rows if rollouts.reward_R[row] != 1.0]
         mixed = [row for pair in zip(right, wrong, strict=False) for row in pair]
         picked = (mixed or [*right, *wrong])[:count]
         for row in picked:
-            place = places[row]
+            prompt = int(rollouts.prompt_R[row])
+            place = place_of.get(prompt)
             part = slice(rollouts.offsets[row], rollouts.offsets[row + 1])
             reward = float(rollouts.reward_R[row])
             records.append(
                 {
                     "step": plan.step,
-                    "id": plan.ids[place],
+                    "id": trainer.curriculum.prompts.ids(np.array([prompt]))[0],
                     "tier": tier.name.lower(),
-                    "difficulty": float(plan.difficulty_P[place]),
+                    "difficulty": float(difficulty[prompt]),
                     "conditioning": Conditioning(rollouts.conditioning_R[row]).name.lower(),
-                    "hint": plan.hints[place],
-                    "prompt": trainer.store.records[int(rollouts.prompt_R[row])]["prompt"],
+                    "hint": [] if place is None else plan.hints[place],
+                    "prompt": trainer.store.records[prompt]["prompt"],
                     "response": trainer.processing_class.decode(
                         rollouts.tokens[part], skip_special_tokens=True
                     ),

@@ -446,17 +446,18 @@ class DareTrainer(Trainer):
     def _note(self, plan: StepPlan, rollouts: RolloutBatch, batch: TrainBatch) -> None:
         """Start the step's record; its selection and a few samples are written at once."""
         self._flush()
-        length = rollouts.length_R
+        length = batch.rollouts.length_R[batch.fresh_R]  # groups that probes brought included
+        finish = batch.rollouts.finish_R[batch.fresh_R]
         self._record = {
             **self._live().metrics(),
             "length": float(length.mean()) if len(length) else 0.0,
-            "truncated": float((rollouts.finish_R == 1).mean()) if len(length) else 0.0,
+            "truncated": float((finish == 1).mean()) if len(length) else 0.0,
         }
         self._record["step"] = plan.step
         scored = rollouts.scored_R
         self._unscored.observe(int((~scored).sum()), len(scored))
         self.folder.append("selections.jsonl", selection_record(plan, rollouts))
-        for sample in sample_records(self, plan, rollouts, self.args.sample_rows):
+        for sample in sample_records(self, plan, batch, self.args.sample_rows):
             self.folder.append("samples.jsonl", sample)
 
     def _flush(self) -> None:
