@@ -97,7 +97,8 @@ def check_replay(plan: StepPlan, curriculum: Curriculum) -> None:
     if config.estimator.name not in PROBING:
         assert plan.replay_rollouts <= room
     earlier = buffer["group"][buffer["step"] < curriculum.step]
-    if room >= config.hard.group_size and np.isin(buffer.replayable(), earlier).any():
+    free = curriculum.cold_start.finished  # steps of references are all new
+    if free and room >= config.hard.group_size and np.isin(buffer.replayable(), earlier).any():
         assert plan.replay_rollouts > 0
         assert config.estimator.name not in PROBING or older > 0
 
@@ -110,8 +111,10 @@ def check_size(plan: StepPlan, curriculum: Curriculum) -> None:
     if not config.prompts_per_step:
         assert rollouts == config.rollout_budget
         return
-    now = np.isin(buffer["group"], plan.replay) & (buffer["step"] == curriculum.step)
-    groups = len(plan.prompt_P) + len(np.unique(buffer["group"][now]))
+    groups = len(plan.prompt_P)
+    if config.estimator.name in PROBING:
+        now = np.isin(buffer["group"], plan.replay) & (buffer["step"] == curriculum.step)
+        groups += len(np.unique(buffer["group"][now]))
     assert groups <= config.prompts_per_step
     assert rollouts <= config.rollout_budget
     if rollouts < config.rollout_budget and curriculum.step:  # nothing but B has cut it

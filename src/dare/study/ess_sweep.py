@@ -9,7 +9,7 @@ import numpy as np
 
 from dare.curriculum.arrays import Array, compact
 from dare.curriculum.buffer import RolloutBuffer
-from dare.curriculum.estimators.snis import effective_sample_size, snis_difficulty, weights
+from dare.curriculum.estimators.paper import effective_sample_size, snis_difficulty, weights
 
 TAUS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
 
