@@ -328,6 +328,29 @@ def test_a_success_with_help_is_no_source_of_hints(kind: int) -> None:
     assert (plan.extra_conditioning_P == THINK).all()
 
 
+@pytest.mark.parametrize("gold", [None, "gold"])
+def test_a_prompt_with_tests_is_hinted_by_an_outline_of_its_program(gold: str | None) -> None:
+    """With an answer beside the tests it is the answer that a hint keeps out."""
+    program = "def f(a):\n    a = sorted(a)\n    n = len(a)\n    return a[n // 2] + a[0]\n"
+    said = "We sort the numbers first, then we take the one in the middle, 3 * 4 = 12."
+    text = f"{said}\n```python\n{program}```\n"
+    rows = [{"prompt": f"question {i}", "tests": ["assert f([1])"], "answer": gold} for i in "abcd"]
+    settings = {"cold_start.references": 0, "hard.above": 0.4, "fresh_share": 1.0}
+    given = Services(decode=lambda tokens: text)
+    curriculum = Curriculum(PromptTable.from_records(rows), small("dare", **settings), given)
+    curriculum.observe(roll(curriculum.plan(), curriculum.prompts, np.full(4, 0.8)))
+    successes = plain_successes(curriculum)
+    plan = curriculum.plan()
+    expected = [said] if gold else [said, "It calls sorted", "It begins with `a = sorted(a)`"]
+    hinted = 0
+    for place, prompt in enumerate(plan.prompt_P.tolist()):
+        helped = prompt in successes and plan.extra_P[place] > 0
+        assert plan.hints[place] == (expected if helped else [])
+        assert plan.extra_conditioning_P[place] == (HINT if helped else THINK)
+        hinted += helped
+    assert hinted
+
+
 @pytest.mark.parametrize("missing", ["decode", "answers", "text"])
 def test_without_what_a_hint_needs_there_is_none(missing: str) -> None:
     given = {
