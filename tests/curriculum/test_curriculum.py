@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,35 @@ def test_the_batch_is_what_the_objective_needs(sigma: float) -> None:
     assert unscored.any()
     assert (result.weight_R[unscored] == 0).all()
     assert (result.advantage_R[unscored] == 0).all()
+
+
+def test_metrics_tell_what_tiers_and_help_do() -> None:
+    curriculum = started(small("dare", fresh_share=0.5, **{"selection.eta": 0.9}))
+    run(curriculum, 4)
+    plan, prompts = curriculum.plan(), curriculum.prompts
+    fresh = roll(plan, prompts, truth(prompts), unscored=lambda row: bool(row["index"] == 1))
+    fresh = replace(fresh, finish_R=(np.arange(len(fresh)) % 3 == 0).astype(np.uint8))
+    made = curriculum.observe(fresh)
+    assert made is not None
+    found = curriculum.metrics()
+    tier_of = dict(zip(plan.prompt_P.tolist(), plan.tier_P.tolist(), strict=True))
+    for tier in Tier:
+        name = tier.name.lower()
+        mine = [i for i, p in enumerate(fresh.prompt_R.tolist()) if tier_of[p] == tier]
+        rewards = [float(r) for r in fresh.reward_R[mine] if not math.isnan(r)]
+        assert found[f"reward_{name}"] == pytest.approx(sum(rewards) / len(rewards))
+        assert found[f"truncated_{name}"] == pytest.approx(
+            sum(i % 3 == 0 for i in mine) / len(mine)
+        )
+        rows = zip(made.tier_R, made.advantage_R, made.weight_R, strict=True)
+        mass = [(t == tier, abs(a) * w) for t, a, w in rows]
+        share = sum(m for own, m in mass if own) / sum(m for _, m in mass)
+        assert found[f"advantage_{name}"] == pytest.approx(share)
+    kinds = dict(zip(fresh.conditioning_R.tolist(), fresh.reward_R.tolist(), strict=True))
+    for kind in Conditioning:
+        assert (f"reward_{kind.name.lower()}" in found) == (kind in kinds)
+    plain = [r for r, c in zip(fresh.reward_R, fresh.conditioning_R, strict=True) if c == PLAIN]
+    assert found["reward_plain"] == pytest.approx(np.nanmean(plain))
 
 
 def test_a_group_with_one_scored_rollout_is_left_out() -> None:
