@@ -1,10 +1,10 @@
-"""How many hints show the answer, and how many prompts get a hint at all?
+"""How many hints show the answer, or how much of the program, and how many prompts get a hint?
 
     python benchmarks/hints.py --data DIR
 
-DIR holds gsm8k/, math/, math_level3to5/ and rollouts/ as JSON lines; sets that are absent are
-skipped. Leaks are counted by `tests/curriculum/leak_rule.py`, which shares no code with the guard.
-The last line is JSON.
+DIR holds gsm8k/, math/, math_level3to5/, humaneval/, mbpp/, leetcode/ and rollouts/ as JSON lines;
+sets that are absent are skipped. What hints show is counted by `tests/curriculum/leak_rule.py` and
+`program_rule.py` there, which share no code with the guards. The last line is JSON.
 """
 
 import argparse
@@ -18,14 +18,17 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from dare.curriculum.code_hints import outline
 from dare.curriculum.hints import skeleton
+from dare.curriculum.program_guard import SHARE
 
-Case = tuple[str, str]  # solution, answer
-_RULE = Path(__file__).parent.parent / "tests" / "curriculum" / "leak_rule.py"
+Case = tuple[str, str]  # solution, and its answer or the prompt of a program
+_RULES = Path(__file__).parent.parent / "tests" / "curriculum"
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as lines:
         yield from map(json.loads, lines)
 
 
@@ -61,33 +64,77 @@ def math_models(data: Path) -> Iterator[Case]:
             yield row["response"], row["expected"]
 
 
-SETS: dict[str, Callable[[Path], Iterator[Case]]] = {
+def humaneval_models(data: Path) -> Iterator[Case]:
+    """Rollouts of Qwen2.5-Coder (1.5B and 7B, base) on HumanEval that passed its tests."""
+    prompts = {row["id"]: row["problem"] for row in _rows(data / "humaneval/test.jsonl")}
+    for size in ("1.5b", "7b"):
+        name = f"rollouts/qwen2.5coder_{size}_base_humaneval_evalplus.jsonl"
+        for row in _rows(data / name):
+            if row["base_status"] == "pass":
+                yield row["solution"], prompts[row["id"]]
+
+
+def mbpp(data: Path) -> Iterator[Case]:
+    """Reference programs of MBPP."""
+    for row in _rows(data / "mbpp/all.jsonl.gz"):
+        yield row["canonical_solution"].replace("\r\n", "\n"), row["problem"]
+
+
+def leetcode(data: Path) -> Iterator[Case]:
+    """Reference programs of LeetCode."""
+    for row in _rows(data / "leetcode/train_1889.jsonl.gz"):
+        yield row["canonical_solution"], row["problem"]
+
+
+Sets = dict[str, Callable[[Path], Iterator[Case]]]
+SETS: Sets = {
     "gsm8k": gsm8k,
     "math": math,
     "gsm8k_models": gsm8k_models,
     "math_models": math_models,
 }
+PROGRAMS: Sets = {"humaneval_models": humaneval_models, "mbpp": mbpp, "leetcode": leetcode}
 
 
 def load(name: str, data: Path) -> list[Case]:
     """The cases of one set; prompts with an empty answer cannot be hinted and are left out."""
-    return [(s, a) for s, a in SETS[name](data) if s.strip() and a.strip()]
+    return [(s, a) for s, a in {**SETS, **PROGRAMS}[name](data) if s.strip() and a.strip()]
 
 
-def skeletons(cases: list[Case], workers: int) -> list[list[str]]:
+def hints_of(cases: list[Case], workers: int, *, programs: bool = False) -> list[list[str]]:
     """The hint of every case, over several processes."""
+    make: Callable[..., list[str]] = outline if programs else skeleton
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(skeleton, *zip(*cases, strict=True), chunksize=64))
+        return list(pool.map(make, *zip(*cases, strict=True), chunksize=64))
 
 
 def measure(cases: list[Case], hints: list[list[str]]) -> dict[str, float]:
     """Leaks by the second rule, plain substring hits, and how often there is anything to show."""
-    leaks: Callable[[str, str], bool] = runpy.run_path(str(_RULE))["leaks"]
+    leaks: Callable[[str, str], bool] = runpy.run_path(str(_RULES / "leak_rule.py"))["leaks"]
     shown = [(f, answer) for (_, answer), found in zip(cases, hints, strict=True) for f in found]
     return {
         "n": len(cases),
         "leaks": sum(leaks(fragment, answer) for fragment, answer in shown),
         "substring_hits": sum(a.strip() in fragment for fragment, a in shown),
+        "usable_share": round(sum(len(h) > 0 for h in hints) / len(cases), 4),
+        "three_share": round(sum(len(h) > 2 for h in hints) / len(cases), 4),
+    }
+
+
+def measure_programs(cases: list[Case], hints: list[list[str]]) -> dict[str, float]:
+    """Share of a program's lines that its hint shows by the second rule, over the hints made."""
+    rule: Callable[..., tuple[int, int]] = runpy.run_path(str(_RULES / "program_rule.py"))["shown"]
+    pairs = [
+        rule(program, prompt, "\n".join(found))
+        for (program, prompt), found in zip(cases, hints, strict=True)
+        if found
+    ]
+    shares = [shown / total for shown, total in pairs if total]
+    return {
+        "n": len(cases),
+        "over": sum(share > SHARE + 1e-9 for share in shares),
+        "most": round(max(shares), 4),
+        "mean": round(sum(shares) / len(shares), 4),
         "usable_share": round(sum(len(h) > 0 for h in hints) / len(cases), 4),
         "three_share": round(sum(len(h) > 2 for h in hints) / len(cases), 4),
     }
@@ -100,21 +147,20 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     options = parser.parse_args()
     report: dict[str, dict[str, float]] = {}
-    print(f"{'set':14}{'n':>7}{'leaks':>7}{'substr':>8}{'usable':>9}{'three':>9}{'seconds':>9}")
-    for name in SETS:
-        try:
-            cases = load(name, options.data)
-        except FileNotFoundError as missing:
-            print(f"{name:14} skipped: {missing.filename} is absent")
-            continue
-        began = time.perf_counter()
-        hints = skeletons(cases, options.workers)
-        seconds = time.perf_counter() - began
-        row = report[name] = measure(cases, hints)
-        print(
-            f"{name:14}{row['n']:7}{row['leaks']:7}{row['substring_hits']:8}"
-            f"{row['usable_share']:9.4f}{row['three_share']:9.4f}{seconds:9.1f}"
-        )
+    for sets, programs in ((SETS, False), (PROGRAMS, True)):
+        judge = measure_programs if programs else measure
+        for name in sets:
+            try:
+                cases = load(name, options.data)
+            except FileNotFoundError as missing:
+                print(f"{name:18} skipped: {missing.filename} is absent")
+                continue
+            began = time.perf_counter()
+            hints = hints_of(cases, options.workers, programs=programs)
+            seconds = time.perf_counter() - began
+            report[name] = judge(cases, hints)
+            found = "  ".join(f"{key} {value}" for key, value in report[name].items())
+            print(f"{name:18} {found}  {seconds:.1f} s")
     print(json.dumps(report))
 
 

@@ -90,7 +90,12 @@ def roll_out(
 
 
 def advantages(reward: np.ndarray, length: np.ndarray, tier: int, difficulty: float) -> np.ndarray:
-    """6: short right answers are preferred on easy prompts, long wrong ones on hard prompts."""
+    """6: short right answers are preferred on easy prompts, long wrong ones on hard prompts.
+
+    Length never counts alone: where all are right or all wrong there is nothing to learn.
+    """
+    if reward.min() == reward.max():
+        return np.zeros(len(reward))
     share = length / length.max()
     shaped = reward.copy()
     if tier == 0:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,17 @@ def test_words_of_a_setting_may_be_joined_by_dashes():
     words = ["--fresh-share", "0.5", "--hard.max-tokens-ratio", "0.5", "--estimator.clip", "2"]
     changed = change({}, words)["curriculum"]
     assert changed == {"fresh_share": 0.5, "hard.max_tokens_ratio": 0.5, "estimator.clip": 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("batch", "batch"), ("False", "none"), ("true", "group"), ("none", "none")],
+)
+def test_scale_rewards_has_the_values_that_trl_takes(given, meant):
+    config = config_of(change(load_recipe("quickstart"), ["--scale-rewards", given]))
+    assert config.curriculum_config().advantage.scale_rewards == meant
+    with pytest.raises(InvalidInput, match=r"advantage\.scale_rewards"):
+        replace(config, scale_rewards="groups").curriculum_config()
 
 
 def test_the_seed_reaches_the_run_and_its_curriculum():

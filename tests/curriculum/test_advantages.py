@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from worlds import examples
 
 from dare import CurriculumConfig, InvalidInput
+from dare.config import AdvantageConfig
 from dare.curriculum.advantages import advantages, shape
 from dare.curriculum.tiers import TierPolicy
 
 Rollout = tuple[float, int]
+USUAL, TINY = AdvantageConfig(), AdvantageConfig(std_floor=1e-12, shape_alone=True)
 GROUPS = st.lists(
     st.tuples(
         st.sampled_from([-0.5, -1e-4, 0.0, 1e-4, 0.5]),
@@ -34,23 +36,46 @@ def columns(groups: list[tuple[float, list[Rollout]]]) -> list[np.ndarray]:
     return [np.array([row[i] for row in rows], dtype=kind) for i, kind in enumerate(kinds)]
 
 
-def naive(groups: list[tuple[float, list[Rollout]]], floor: float) -> list[list[tuple[Any, ...]]]:
-    """(reward, length, shaped, advantage) of every rollout, Eqs. 8 and 9 as written."""
+def shaped_by_hand(weight: float, scored: list[Rollout]) -> list[float]:
+    """Eqs. 8 and 9 as written."""
+    longest = max((n for _, n in scored), default=0)
+    shaped = []
+    for r, n in scored:
+        part = n / longest if longest else 0.0
+        if weight < 0 and r == 1:
+            shaped.append(r - abs(weight) * part)
+        elif weight > 0 and r == 0:
+            shaped.append(r + weight * part)
+        else:
+            shaped.append(r)
+    return shaped
+
+
+def deviation(values: list[float]) -> float:
+    mean = sum(values) / len(values) if values else 0.0
+    return math.sqrt(sum((v - mean) ** 2 for v in values) / len(values)) if values else 0.0
+
+
+def naive(
+    groups: list[tuple[float, list[Rollout]]], settings: AdvantageConfig
+) -> list[list[tuple[Any, ...]]]:
+    """(reward, length, shaped, advantage) of every rollout."""
     result = []
-    for weight, rollouts in groups:
-        scored = [(r, n) for r, n in rollouts if not math.isnan(r)]
-        longest = max((n for _, n in scored), default=0)
-        shaped = []
-        for r, n in scored:
-            part = n / longest if longest else 0.0
-            if weight < 0 and r == 1:
-                shaped.append(r - abs(weight) * part)
-            elif weight > 0 and r == 0:
-                shaped.append(r + weight * part)
-            else:
-                shaped.append(r)
+    scored_of = [[(r, n) for r, n in rollouts if not math.isnan(r)] for _, rollouts in groups]
+    everything = [
+        s
+        for (weight, _), scored in zip(groups, scored_of, strict=True)
+        for s in shaped_by_hand(weight, scored)
+    ]
+    for (weight, rollouts), scored in zip(groups, scored_of, strict=True):
+        shaped = shaped_by_hand(weight, scored)
         mean = sum(shaped) / len(shaped) if shaped else 0.0
-        std = math.sqrt(sum((s - mean) ** 2 for s in shaped) / len(shaped)) if shaped else 0.0
+        divisor = {
+            "group": deviation(shaped) + settings.std_floor,
+            "batch": deviation(everything) + settings.std_floor,
+            "none": 1.0,
+        }[settings.scale_rewards]
+        silent = len({r for r, _ in scored}) < 2 and not settings.shape_alone
         values = iter(shaped)
         rows: list[tuple[Any, ...]] = []
         for r, n in rollouts:
@@ -58,19 +83,27 @@ def naive(groups: list[tuple[float, list[Rollout]]], floor: float) -> list[list[
                 rows.append((r, n, math.nan, 0.0))
             else:
                 s = next(values)
-                rows.append((r, n, s, (s - mean) / (std + floor)))
+                rows.append((r, n, s, 0.0 if silent else (s - mean) / divisor))
         result.append(rows)
     return result
 
 
-@given(GROUPS, st.sampled_from([1e-6, 1e-3, 1.0]))
-@examples(200)
+SETTINGS = st.builds(
+    AdvantageConfig,
+    scale_rewards=st.sampled_from(["group", "batch", "none"]),
+    std_floor=st.sampled_from([1e-6, 1e-3, 1.0]),
+    shape_alone=st.booleans(),
+)
+
+
+@given(GROUPS, SETTINGS)
+@examples(300)
 def test_advantages_are_those_of_a_loop(
-    groups: list[tuple[float, list[Rollout]]], floor: float
+    groups: list[tuple[float, list[Rollout]]], settings: AdvantageConfig
 ) -> None:
     reward, length, group, weight = columns(groups)
-    result = advantages(reward, length, group, weight, floor)
-    expected = naive(groups, floor)
+    result = advantages(reward, length, group, weight, settings)
+    expected = naive(groups, settings)
     for index in range(len(groups)):
         here = group == index
         mine = sorted(
@@ -105,13 +138,14 @@ def test_shaping_share_by_hand() -> None:
     length = np.array([1, 3, 5, 5])
     group = np.array([0, 0, 1, 1])
     weight = np.array([-0.3, -0.3, 0.0, 0.0])
-    result = advantages(reward, length, group, weight, 1e-9)
+    alone = AdvantageConfig(std_floor=1e-9, shape_alone=True)
+    result = advantages(reward, length, group, weight, alone)
     np.testing.assert_allclose(result.shaped_R, [1 - 0.1, 1 - 0.3, 1, 0])
     np.testing.assert_allclose(result.advantage_R, [1, -1, 1, -1], rtol=1e-6)
     assert result.varied_N.tolist() == [False, True]
     assert result.shaping_share == pytest.approx(0.5)
     # Without a difference in length nothing is left of the first group.
-    equal = advantages(reward, np.array([3, 3, 5, 5]), group, weight, 1e-9)
+    equal = advantages(reward, np.array([3, 3, 5, 5]), group, weight, alone)
     assert equal.shaping_share == 0
     assert equal.advantage_R[:2].tolist() == [0, 0]
 
@@ -119,17 +153,55 @@ def test_shaping_share_by_hand() -> None:
 def test_a_large_floor_silences_shaping_and_a_tiny_one_does_not() -> None:
     reward, length = np.ones(4), np.array([10, 20, 30, 40])
     group, weight = np.zeros(4, int), np.full(4, -1e-4)
-    loud = advantages(reward, length, group, weight, 1e-6).advantage_R
-    quiet = advantages(reward, length, group, weight, 1e-2).advantage_R
+
+    def with_floor(floor: float) -> np.ndarray:
+        settings = AdvantageConfig(std_floor=floor, shape_alone=True)
+        return advantages(reward, length, group, weight, settings).advantage_R
+
+    loud, quiet = with_floor(1e-6), with_floor(1e-2)
     assert np.abs(loud).max() > 1  # order one, whatever lambda is (METHOD 6)
     assert np.abs(quiet).max() < 0.01
     assert np.argmax(loud) == 0
 
 
+def test_shaping_is_never_alone_unless_asked_for() -> None:
+    """All right, all wrong and mixed, each with lengths that differ."""
+    reward = np.array([1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0])
+    length = np.array([1, 2, 3] * 3)
+    group, weight = np.repeat([0, 1, 2], 3), np.repeat([-0.3, 0.3, -0.3], 3)
+    for scale in ("group", "batch", "none"):
+        result = advantages(
+            reward, length, group, weight, AdvantageConfig(scale_rewards=scale, std_floor=1e-9)
+        )
+        assert result.advantage_R[:6].tolist() == [0.0] * 6
+        assert result.shaping_share == 0
+        # Where right and wrong are both there the shorter right one still comes first.
+        assert result.advantage_R[6] > result.advantage_R[7] > 0 > result.advantage_R[8]
+    asked = AdvantageConfig(shape_alone=True)
+    loud = advantages(reward, length, group, weight, asked)
+    assert np.abs(loud.advantage_R[:6]).max() > 1
+    assert loud.shaping_share > 0.5
+    assert np.array_equal(  # mixed groups do not notice the switch
+        loud.advantage_R[6:], advantages(reward, length, group, weight, USUAL).advantage_R[6:]
+    )
+
+
+def test_scales_by_hand() -> None:
+    """Groups 1 1 1 0 and 1 0; all six: mean 2/3, variance 2/9."""
+    reward, group = np.array([1.0, 1.0, 1.0, 0.0, 1.0, 0.0]), np.array([0, 0, 0, 0, 1, 1])
+    length, weight = np.full(6, 7), np.zeros(6)
+    centred = np.array([0.25, 0.25, 0.25, -0.75, 0.5, -0.5])
+    scales = {"group": np.sqrt([3 / 16] * 4 + [1 / 4] * 2), "batch": math.sqrt(2 / 9), "none": 1.0}
+    for scale, divisor in scales.items():
+        settings = AdvantageConfig(scale_rewards=scale, std_floor=1e-12)
+        found = advantages(reward, length, group, weight, settings).advantage_R
+        np.testing.assert_allclose(found, centred / divisor, rtol=1e-9)
+
+
 @pytest.mark.parametrize("rate", [0.1, 1 / 3, 0.7])
 def test_equal_rewards_give_exactly_zero_without_shaping(rate: float) -> None:
     reward = np.full(7, rate)
-    result = advantages(reward, np.arange(7), np.zeros(7, int), np.zeros(7), 1e-12)
+    result = advantages(reward, np.arange(7), np.zeros(7, int), np.zeros(7), TINY)
     assert result.advantage_R.tolist() == [0.0] * 7
 
 
@@ -154,7 +226,7 @@ def test_no_wrong_rollout_outranks_a_right_one(
     shaped = shape(reward, length, group, weights)
     assert (shaped >= 0).all()
     assert (shaped <= 1).all()
-    value = advantages(reward, length, group, weights, 1e-6).advantage_R
+    value = advantages(reward, length, group, weights, USUAL).advantage_R
     right, wrong = reward == 1, reward == 0
     if right.any() and wrong.any():
         assert shaped[right].min() > shaped[wrong].max()

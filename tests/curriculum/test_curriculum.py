@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -160,12 +161,42 @@ def test_the_batch_is_what_the_objective_needs(sigma: float) -> None:
             shaped.append(r)
         mean = sum(shaped) / len(shaped)
         std = math.sqrt(sum((s - mean) ** 2 for s in shaped) / len(shaped))
-        expected = [(s - mean) / (std + 1e-3) for s in shaped]
+        varied = len(set(reward[scored].tolist())) > 1  # length terms alone are no signal
+        expected = [(s - mean) / (std + 1e-3) if varied else 0.0 for s in shaped]
         np.testing.assert_allclose(result.advantage_R[scored], expected, atol=1e-6)
     unscored = np.isnan(reward)
     assert unscored.any()
     assert (result.weight_R[unscored] == 0).all()
     assert (result.advantage_R[unscored] == 0).all()
+
+
+def test_metrics_tell_what_tiers_and_help_do() -> None:
+    curriculum = started(small("dare", fresh_share=0.5, **{"selection.eta": 0.9}))
+    run(curriculum, 4)
+    plan, prompts = curriculum.plan(), curriculum.prompts
+    fresh = roll(plan, prompts, truth(prompts), unscored=lambda row: bool(row["index"] == 1))
+    fresh = replace(fresh, finish_R=(np.arange(len(fresh)) % 3 == 0).astype(np.uint8))
+    made = curriculum.observe(fresh)
+    assert made is not None
+    found = curriculum.metrics()
+    tier_of = dict(zip(plan.prompt_P.tolist(), plan.tier_P.tolist(), strict=True))
+    for tier in Tier:
+        name = tier.name.lower()
+        mine = [i for i, p in enumerate(fresh.prompt_R.tolist()) if tier_of[p] == tier]
+        rewards = [float(r) for r in fresh.reward_R[mine] if not math.isnan(r)]
+        assert found[f"reward_{name}"] == pytest.approx(sum(rewards) / len(rewards))
+        assert found[f"truncated_{name}"] == pytest.approx(
+            sum(i % 3 == 0 for i in mine) / len(mine)
+        )
+        rows = zip(made.tier_R, made.advantage_R, made.weight_R, strict=True)
+        mass = [(t == tier, abs(a) * w) for t, a, w in rows]
+        share = sum(m for own, m in mass if own) / sum(m for _, m in mass)
+        assert found[f"advantage_{name}"] == pytest.approx(share)
+    kinds = dict(zip(fresh.conditioning_R.tolist(), fresh.reward_R.tolist(), strict=True))
+    for kind in Conditioning:
+        assert (f"reward_{kind.name.lower()}" in found) == (kind in kinds)
+    plain = [r for r, c in zip(fresh.reward_R, fresh.conditioning_R, strict=True) if c == PLAIN]
+    assert found["reward_plain"] == pytest.approx(np.nanmean(plain))
 
 
 def test_a_group_with_one_scored_rollout_is_left_out() -> None:
@@ -326,6 +357,29 @@ def test_a_success_with_help_is_no_source_of_hints(kind: int) -> None:
     assert plan.extra_P.sum() > 0
     assert plan.hints == [[] for _ in prompt]
     assert (plan.extra_conditioning_P == THINK).all()
+
+
+@pytest.mark.parametrize("gold", [None, "gold"])
+def test_a_prompt_with_tests_is_hinted_by_an_outline_of_its_program(gold: str | None) -> None:
+    """With an answer beside the tests it is the answer that a hint keeps out."""
+    program = "def f(a):\n    a = sorted(a)\n    n = len(a)\n    return a[n // 2] + a[0]\n"
+    said = "We sort the numbers first, then we take the one in the middle, 3 * 4 = 12."
+    text = f"{said}\n```python\n{program}```\n"
+    rows = [{"prompt": f"question {i}", "tests": ["assert f([1])"], "answer": gold} for i in "abcd"]
+    settings = {"cold_start.references": 0, "hard.above": 0.4, "fresh_share": 1.0}
+    given = Services(decode=lambda tokens: text)
+    curriculum = Curriculum(PromptTable.from_records(rows), small("dare", **settings), given)
+    curriculum.observe(roll(curriculum.plan(), curriculum.prompts, np.full(4, 0.8)))
+    successes = plain_successes(curriculum)
+    plan = curriculum.plan()
+    expected = [said] if gold else [said, "It calls sorted", "It begins with `a = sorted(a)`"]
+    hinted = 0
+    for place, prompt in enumerate(plan.prompt_P.tolist()):
+        helped = prompt in successes and plan.extra_P[place] > 0
+        assert plan.hints[place] == (expected if helped else [])
+        assert plan.extra_conditioning_P[place] == (HINT if helped else THINK)
+        hinted += helped
+    assert hinted
 
 
 @pytest.mark.parametrize("missing", ["decode", "answers", "text"])

@@ -278,7 +278,7 @@ def well_formed(fragment: str) -> bool:
 @pytest.mark.parametrize("name", ["gsm8k", "math", "gsm8k_models", "math_models"])
 def test_no_real_solution_leaks_and_nearly_all_give_a_hint(name: str) -> None:
     cases = bench["load"](name, DATA)[::6]  # benchmarks/hints.py takes all of them
-    hints = bench["skeletons"](cases, workers=2)
+    hints = bench["hints_of"](cases, workers=2)
     report = bench["measure"](cases, hints)
     assert report["leaks"] == 0
     assert report["usable_share"] >= 0.9

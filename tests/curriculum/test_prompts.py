@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,6 +69,28 @@ def test_row_order_changes_nothing_but_the_way_back(order: list[int]) -> None:
         assert row["source"] == shuffled.sources[shuffled.source_P[prompt]]
         assert str(row["level"]) == shuffled.levels[shuffled.level_P[prompt]]
         assert by_hand(row["source"], row["prompt"]) == shuffled.ids([prompt])[0]
+
+
+def test_rows_with_tests_are_known_whatever_the_column_and_the_order() -> None:
+    rows: list[dict[str, Any]] = [
+        {"prompt": "a", "tests": ["assert f(1) == 2"]},
+        {"prompt": "b", "test_list": '["assert g(1) == 2"]'},
+        {"prompt": "c", "input_output": {"inputs": ["1"], "outputs": ["2"]}},
+        {"prompt": "d", "tests": []},
+        {"prompt": "e", "test": True},  # a flag of some data set
+        {"prompt": "f", "answer": "7"},
+        {"prompt": "a"},  # a repeat without
+    ]
+    for order in (rows, rows[::-1]):
+        found = PromptTable.from_records(order)
+        assert found.tests_P is not None
+        assert found.texts is not None
+        tested = dict(zip(found.texts, found.tests_P.tolist(), strict=True))
+        assert [name for name in "abcdef" if tested[name]] == ["a", "b", "c"]
+        whole = PromptTable.from_records(order[:3]).merged(PromptTable.from_records(order[3:]))
+        assert whole.tests_P is not None
+        assert whole.tests_P.tolist() == found.tests_P.tolist()
+    assert PromptTable.from_keys([1, 2]).tests_P is None
 
 
 def test_same_text_under_two_sources_is_two_prompts() -> None:

@@ -13,6 +13,7 @@ from worlds import services as decoding
 
 from dare.config import (
     ESTIMATORS,
+    AdvantageConfig,
     CurriculumConfig,
     EstimatorConfig,
     HardConfig,
@@ -40,6 +41,8 @@ SWITCHES: dict[str, Any] = {
     "selection.explore": choices(SelectionConfig, "explore"),
     "selection.eta": (0.0, 0.2),
     "hard.extra": choices(HardConfig, "extra"),
+    "advantage.scale_rewards": choices(AdvantageConfig, "scale_rewards"),
+    "advantage.shape_alone": (False, True),
     "cold_start.references": (0, 16),
     "easy.use": (False, True),
     "hard.use": (False, True),

@@ -43,7 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
     "grpo": {**_FAR, "preset": "grpo", "beta": 0.1, "per_device_train_batch_size": 12},
     "all": {
         **_FAR,
-        "curriculum": {"fresh_share": 0.6},
+        "curriculum": {"fresh_share": 0.6, "advantage.shape_alone": True},
         "hint_conditioning": "hinted",
         "beta": 0.1,
         "reward": tiny.patchy,

@@ -87,8 +87,11 @@ def tier(difficulty: float, treated: Collection[str] = ("easy", "hard")) -> str:
     return kind if kind in treated else "medium"
 
 
-def advantages(group: Group, treated: Collection[str]) -> list[float | None]:
-    """Shaped rewards, standardised inside the group; None for a rollout without a reward."""
+def advantages(group: Group, treated: Collection[str], alone: bool) -> list[float | None]:
+    """Shaped rewards, standardised inside the group; None for a rollout without a reward.
+
+    Where all raw rewards are equal nothing is left, unless length terms `alone` may count.
+    """
     scored = [rollout for rollout in group.rollouts if rollout.reward is not None]
     if len(scored) < 2:
         return [None] * len(group.rollouts)
@@ -105,7 +108,8 @@ def advantages(group: Group, treated: Collection[str]) -> list[float | None]:
         shaped.append(reward)
     mean = sum(shaped) / len(shaped)
     std = math.sqrt(sum((value - mean) ** 2 for value in shaped) / len(shaped))
-    values = iter([(value - mean) / (std + FLOOR) for value in shaped])
+    silent = len({rollout.reward for rollout in scored}) < 2 and not alone
+    values = iter([0.0 if silent else (value - mean) / (std + FLOOR) for value in shaped])
     return [None if rollout.reward is None else next(values) for rollout in group.rollouts]
 
 
@@ -144,13 +148,16 @@ def objective(
     """
     model.zero_grad()
     temperature, beta = args.temperature, args.beta
-    usable = [g for g in groups if any(a is not None for a in advantages(g, treated))]
+    alone = args.curriculum_config().advantage.shape_alone
+    found = [(group, advantages(group, treated, alone)) for group in groups]
+    found = [(group, values) for group, values in found if any(v is not None for v in values)]
+    usable = [group for group, _ in found]
     weight_of = weights(usable, args, longest)
     loss = clipped = kl = mass = 0.0
     ratios: list[float] = []
-    for group in usable:
+    for group, values in found:
         low, high = CLIP[tier(group.difficulty, treated)]
-        for rollout, advantage in zip(group.rollouts, advantages(group, treated), strict=True):
+        for rollout, advantage in zip(group.rollouts, values, strict=True):
             if advantage is None or rollout.row not in weight_of:
                 continue
             weight = parts * weight_of[rollout.row]

@@ -33,7 +33,7 @@ def exercised(case: str, steps: list[Step], accumulation: int) -> dict[str, bool
         "replay": any(group.replayed for group in last.groups),
         "ratios on both sides": min(last.ratios) < 0.8 and max(last.ratios) > 1.2,
         "clipping": last.clipped > 0.05,
-        "divergence": last.kl > 0.1,
+        "divergence": last.kl > 0.05,
         "hints": helped[HINTED] > 0,
         "think longer": helped[THINK] > 0,
         "unscored": unscored,

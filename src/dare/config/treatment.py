@@ -111,9 +111,15 @@ class HardConfig(TierConfig):
 class AdvantageConfig:
     """How rewards become advantages inside a group (METHOD 6)."""
 
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    """What a reward's distance from its group's mean is divided by: the standard deviation of the
+    `group`, that of all rewards of the `batch`, or nothing (`none`)."""
     std_floor: float = 1e-6
-    """Added to the group's standard deviation. In a group of equal raw rewards it decides how
-    much the length terms weigh: far below lambda they count fully, far above not at all."""
+    """Added to that standard deviation."""
+    shape_alone: bool = False
+    """True lets the length terms act in groups whose raw rewards are all equal. Divided by the
+    group's own deviation they then count as much as right against wrong, unless `std_floor` is
+    far above lambda. False gives such groups advantage 0."""
 
     def __post_init__(self) -> None:
         floor = self.std_floor

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dare.config.treatment import AdvantageConfig
 from dare.curriculum.arrays import Array
 from dare.errors import require
 
@@ -44,11 +45,13 @@ def advantages(
     length_R: Array,
     group_R: Array,
     weight_R: Array,
-    std_floor: float,
+    settings: AdvantageConfig,
 ) -> Advantages:
-    """(shaped - mean) / (std + std_floor) inside each group, std over the group (ddof 0).
+    """(shaped - mean of the group) / (std + std_floor), all std with ddof 0.
 
-    Unscored rollouts (NaN) get advantage 0 and do not enter the group's mean or deviation.
+    `settings.scale_rewards` says whose std, as in TRL: the group's, that of all rewards of the
+    batch, or none (no division). A group of equal raw rewards gets 0 unless `shape_alone`.
+    Unscored rollouts (NaN) get 0 and do not enter any mean or deviation.
     """
     reward = np.asarray(reward_R, dtype=np.float64)
     scored = ~np.isnan(reward)
@@ -59,16 +62,28 @@ def advantages(
     size = np.maximum(np.bincount(group, minlength=groups), 1)
     mean = np.bincount(group, weights=shaped[scored], minlength=groups) / size
     centred = shaped[scored] - mean[group]
-    std = np.sqrt(np.bincount(group, weights=centred**2, minlength=groups) / size)
-    value = np.zeros(len(reward))
-    # Equal rewards minus their mean leave rounding noise, which a tiny floor would blow up.
-    centred[np.abs(centred) < 1e-12] = 0.0
-    value[scored] = centred / (std[group] + std_floor)
     low, high = np.full(groups, np.inf), np.full(groups, -np.inf)
     np.minimum.at(low, group, reward[scored])
     np.maximum.at(high, group, reward[scored])
     varied = high > low
+    if settings.scale_rewards == "none":
+        scale = np.ones(len(group))
+    elif settings.scale_rewards == "batch":
+        scale = np.full(len(group), _std(shaped[scored]) + settings.std_floor)
+    else:
+        std = np.sqrt(np.bincount(group, weights=centred**2, minlength=groups) / size)
+        scale = std[group] + settings.std_floor
+    # Equal rewards minus their mean leave rounding noise, which a tiny floor would blow up.
+    centred[np.abs(centred) < 1e-12] = 0.0
+    if not settings.shape_alone:
+        centred[~varied[group]] = 0.0
+    value = np.zeros(len(reward))
+    value[scored] = centred / scale
     mass = np.bincount(group_R, weights=np.abs(value), minlength=groups)
     total = float(mass.sum())
     share = float(mass[~varied].sum()) / total if total > 0 else 0.0
     return Advantages(value, shaped, varied, share)
+
+
+def _std(values: Array) -> float:
+    return float(values.std()) if len(values) else 0.0

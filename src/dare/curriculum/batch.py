@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dare.config import AdvantageConfig
 from dare.curriculum.advantages import advantages
 from dare.curriculum.arrays import Array, compact
 from dare.curriculum.buffer import RolloutBuffer
@@ -42,7 +43,7 @@ def build_batch(
     replay: Array,
     difficulty_P: Array,
     tiers: TierPolicy,
-    std_floor: float,
+    settings: AdvantageConfig,
 ) -> TrainBatch:
     """Advantages inside each group from raw rewards; replayed groups are shaped by the difficulty
     of now, fresh ones by the difficulty that planned them.
@@ -64,7 +65,7 @@ def build_batch(
         rollouts.length_R,
         group,
         tiers.shaping_weight(tier, difficulty),
-        std_floor,
+        settings,
     )
     scored = rollouts.scored_R
     size = np.bincount(group, weights=scored, minlength=fresh_groups + len(group_ids))

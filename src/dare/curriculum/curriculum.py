@@ -99,7 +99,7 @@ class Curriculum:
                 position,
                 self.estimator.difficulty(),
                 self.tiers,
-                self.config.advantage.std_floor,
+                self.config.advantage,
             )
         else:
             batch = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from dare.curriculum.arrays import Array
 from dare.curriculum.batch import TrainBatch
 from dare.curriculum.plan import StepPlan
-from dare.curriculum.rollouts import Conditioning, RolloutBatch
+from dare.curriculum.rollouts import Conditioning, Finish, RolloutBatch
+from dare.curriculum.tiers import Tier
 
 if TYPE_CHECKING:
     from dare.curriculum.curriculum import Curriculum
@@ -53,7 +55,35 @@ def step_metrics(
     if batch is not None:
         values["replayed_rollouts"] = plan.replay_rollouts
         values["shaping_share"] = batch.shaping_share
+        values |= treatment_metrics(batch, len(rollouts))
         if len(batch.varied_N):
             values["groups"] = len(batch.varied_N)
             values["varied_groups"] = float(batch.varied_N.mean())
     return {**values, **curriculum.estimator.metrics()}
+
+
+def treatment_metrics(batch: TrainBatch, fresh: int) -> dict[str, float]:
+    """What the tiers and their help do: by tier, `reward_easy` and `truncated_easy` of the fresh
+    rollouts and `advantage_easy`, its share of the objective's absolute advantage; by
+    conditioning, `reward_hinted`. Absent where there are no such rollouts.
+    """
+    rollouts, values = batch.rollouts, dict[str, float]()
+    now, scored = np.arange(len(rollouts)) < fresh, rollouts.scored_R
+    mass = np.abs(batch.advantage_R) * batch.weight_R
+    cut = rollouts.finish_R == Finish.LENGTH
+    for tier in Tier:
+        mine, name = batch.tier_R == tier, tier.name.lower()
+        if mine.any() and mass.any():
+            values[f"advantage_{name}"] = float(mass[mine].sum() / mass.sum())
+        if (mine & now).any():
+            values[f"truncated_{name}"] = float(cut[mine & now].mean())
+    kinds: list[tuple[type[IntEnum], Array]] = [
+        (Tier, batch.tier_R),
+        (Conditioning, rollouts.conditioning_R),
+    ]
+    for kind, code_R in kinds:
+        for member in kind:
+            mine = now & scored & (code_R == member)
+            if mine.any():
+                values[f"reward_{member.name.lower()}"] = float(rollouts.reward_R[mine].mean())
+    return values

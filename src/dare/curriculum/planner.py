@@ -9,6 +9,7 @@ import numpy as np
 from dare.config import CurriculumConfig
 from dare.curriculum.arrays import Array, compact
 from dare.curriculum.buffer import RolloutBuffer
+from dare.curriculum.code_hints import outline
 from dare.curriculum.estimators.build import Services
 from dare.curriculum.hints import skeleton
 from dare.curriculum.plan import StepPlan
@@ -192,12 +193,17 @@ class Planner:
         return dict(zip(buffer["prompt"][found].tolist(), found.tolist(), strict=True))
 
     def _hint(self, row: int, position: int | None) -> list[str]:
-        """Fragments of a past success that do not give the answer away; empty without both."""
-        answer = None if self._prompts.answers is None else self._prompts.answers[row]
-        decode = self._services.decode
-        if position is None or not answer or decode is None:
+        """Fragments of a past success that do not give the answer, or the program, away.
+
+        Empty without a success, and where the truth of the prompt is neither of the two.
+        """
+        prompts, decode = self._prompts, self._services.decode
+        answer = None if prompts.answers is None else prompts.answers[row]
+        if position is None or decode is None or not (answer or prompts.judged_by_tests(row)):
             return []
         text = decode(self._buffer.batch([position]).tokens)
         if not text.strip():
             return []
-        return skeleton(text, answer, equal=self._services.verify)
+        if answer:
+            return skeleton(text, answer, equal=self._services.verify)
+        return outline(text, "" if prompts.texts is None else prompts.texts[row])

@@ -1,4 +1,4 @@
-"""The prompt table: stable ids, sources, levels and answers (METHOD 1)."""
+"""The prompt table: stable ids, sources, levels, answers and tests (METHOD 1)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import numpy as np
 
 from dare.curriculum.arrays import Array, to_numpy
 from dare.errors import InvalidInput, require
+
+TEST_COLUMNS = ("tests", "input_output", "test_list", "test_cases", "test")
+"""Where data sets keep the tests of a programming problem."""
 
 
 def prompt_id(source: str, text: str) -> str:
@@ -60,6 +63,8 @@ class PromptTable:
     levels: tuple[str, ...]
     answers: tuple[str | None, ...] | None = None
     texts: tuple[str, ...] | None = None
+    tests_P: Array | None = None
+    """True where the row has tests (see `judged_by_tests`)."""
     dataset_row_P: Array = field(default_factory=lambda: np.empty(0, np.int64))
     report: MergeReport = MergeReport(0, 0)
 
@@ -72,13 +77,18 @@ class PromptTable:
         source: str = "source",
         level: str = "level",
         answer: str = "answer",
+        tests: Sequence[str] = TEST_COLUMNS,
         default_source: str = "data",
     ) -> PromptTable:
-        """Build from rows; the keywords name the columns. Repeats are merged, the first kept."""
+        """Build from rows; the keywords name the columns. Repeats are merged, the first kept.
+
+        A row has tests where one of the columns `tests` holds a text, a list or a mapping of some.
+        """
         texts: list[str] = []
         sources: list[str] = []
         levels: list[str] = []
         answers: list[str | None] = []
+        tested: list[bool] = []
         for row, record in enumerate(records):
             value = record.get(text)
             if not isinstance(value, str) or not value.strip():
@@ -90,7 +100,10 @@ class PromptTable:
             levels.append("" if found is None else str(found))
             gold = record.get(answer)
             answers.append(None if gold is None else str(gold))
-        return cls.from_columns(texts, sources=sources, levels=levels, answers=answers)
+            tested.append(any(_holds_tests(record.get(name)) for name in tests))
+        return cls.from_columns(
+            texts, sources=sources, levels=levels, answers=answers, tests=tested
+        )
 
     @classmethod
     def from_columns(
@@ -100,14 +113,21 @@ class PromptTable:
         sources: Sequence[str] | str = "data",
         levels: Sequence[str] | None = None,
         answers: Sequence[str | None] | None = None,
+        tests: Sequence[bool] | None = None,
     ) -> PromptTable:
-        """Build from parallel columns (see `from_records`)."""
+        """Build from parallel columns (see `from_records`); `tests` says which rows have some."""
         count = len(texts)
         require(count, "prompts", count, "give at least one prompt")
         source_list = [sources] * count if isinstance(sources, str) else list(sources)
         level_list = [""] * count if levels is None else list(levels)
         answer_list = [None] * count if answers is None else list(answers)
-        columns = {"sources": source_list, "levels": level_list, "answers": answer_list}
+        test_list = [False] * count if tests is None else list(tests)
+        columns: dict[str, list[Any]] = {
+            "sources": source_list,
+            "levels": level_list,
+            "answers": answer_list,
+            "tests": test_list,
+        }
         for name, column in columns.items():
             require(len(column) == count, name, len(column), f"must have {count} entries")
         keys = np.fromiter(map(_key, source_list, texts), dtype=np.uint64, count=count)
@@ -115,6 +135,8 @@ class PromptTable:
         first, conflicts = _merge_repeats(
             inverse.reshape(-1), first, texts, source_list, level_list, answer_list
         )
+        tested = np.zeros(len(distinct), bool)
+        np.logical_or.at(tested, inverse.reshape(-1), test_list)  # of any repeat
         source_names, source_codes = np.unique(np.array(source_list), return_inverse=True)
         level_names, level_codes = np.unique(np.array(level_list), return_inverse=True)
         return cls(
@@ -125,6 +147,7 @@ class PromptTable:
             levels=tuple(str(name) for name in level_names),
             answers=tuple(answer_list[row] for row in first),
             texts=tuple(texts[row] for row in first),
+            tests_P=tested,
             dataset_row_P=first.astype(np.int64),
             report=MergeReport(
                 count, len(distinct), tuple(f"{int(distinct[place]):016x}" for place in conflicts)
@@ -173,6 +196,11 @@ class PromptTable:
             raise InvalidInput("prompt id", name, fix)
         return rows
 
+    def judged_by_tests(self, row: int) -> bool:
+        """Whether the truth of a prompt is tests: it has some, and no answer beside them."""
+        tested = self.tests_P is not None and bool(self.tests_P[row])
+        return tested and not (self.answers is not None and self.answers[row])
+
     def check_rows(self, rows: Array) -> None:
         """Refuse rows outside the table."""
         outside = (rows < 0) | (rows >= len(self))
@@ -191,7 +219,16 @@ class PromptTable:
             sources=[table.sources[code] for table in tables for code in table.source_P],
             levels=[table.levels[code] for table in tables for code in table.level_P],
             answers=[gold for table in tables for gold in table.answers or ()],
+            tests=[
+                bool(tested)
+                for table in tables
+                for tested in (np.zeros(len(table)) if table.tests_P is None else table.tests_P)
+            ],
         )
+
+
+def _holds_tests(value: Any) -> bool:
+    return isinstance(value, str | Sequence | Mapping) and len(value) > 0
 
 
 def _merge_repeats(

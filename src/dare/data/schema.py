@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from dare.curriculum.prompts import prompt_id
+from dare.curriculum.prompts import TEST_COLUMNS, prompt_id
 from dare.data.code_tests import as_tests
 from dare.data.row import column_names, has, lookup, no_column, where_is
 from dare.errors import InvalidInput, suggest
@@ -24,7 +24,7 @@ GUESSES: dict[str, tuple[str, ...]] = {
         *("answer", "final_answer", "expected_answer", "ground_truth", "gold", "target"),
         "reward_model.ground_truth",
     ),
-    "tests": ("tests", "input_output", "test_list", "test_cases", "test"),
+    "tests": TEST_COLUMNS,
     "level": ("level", "difficulty"),
     "solution": ("solution", "canonical_solution", "rationale"),
     "source": ("source", "data_source"),

@@ -120,6 +120,10 @@ class DareConfig(TrainingArguments):
             "itself, above 1."
         },
     )
+    scale_rewards: str | None = field(
+        default=None,
+        metadata={"help": "Advantages are divided by the std of the `group`, the `batch`, `none`."},
+    )
     temperature: float = field(default=0.6, metadata={"help": "Sampling temperature."})
     top_p: float = field(default=0.95, metadata={"help": "Nucleus: 1.0 keeps every token."})
     top_k: int = field(default=0, metadata={"help": "Most likely tokens kept; 0 keeps all."})
@@ -257,6 +261,9 @@ class DareConfig(TrainingArguments):
             "max_tokens": self.max_completion_length,
             "medium.clip_low": self.epsilon,
             "medium.clip_high": high,
+            "advantage.scale_rewards": {"True": "group", "False": "none"}.get(  # as in TRL
+                str(self.scale_rewards), self.scale_rewards
+            ),
         }
         changes.update({name: value for name, value in named.items() if value is not None})
         return CurriculumConfig.preset(self.preset, **changes)

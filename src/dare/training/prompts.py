@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +14,7 @@ from dare.curriculum.prompts import PromptTable
 from dare.curriculum.rollouts import Conditioning
 from dare.errors import InvalidInput
 from dare.policy.batching import IntArray
-from dare.templates import Message, template_of
+from dare.templates import Message, load_template, template_of
 from dare.templates.encode import encode
 
 
@@ -21,7 +22,7 @@ class PromptStore:
     """The prompt table with what the policy and the rewards need of each row.
 
     `prompt` is a string or a list of messages. Other columns go to the reward functions as they
-    are; `answer`, `level` and `source` are used by the curriculum too where present.
+    are; `answer`, `tests`, `level` and `source` are used by the curriculum too where present.
     """
 
     def __init__(
@@ -66,7 +67,10 @@ class PromptStore:
 
     def messages(self, row: int, conditioning: int, fragments: list[str]) -> list[Message]:
         """The conversation that the policy is shown."""
-        return self.template.messages(
+        template = self.template
+        if self.table.judged_by_tests(row):  # whatever the system prompt: no box is asked for
+            template = replace(template, hint=load_template("code").hint)
+        return template.messages(
             self.records[row]["prompt"],
             think_longer=conditioning == Conditioning.THINK_LONGER,
             fragments=fragments if conditioning == Conditioning.HINTED else None,
