@@ -238,9 +238,9 @@ def test_readings_stay_within_their_budget() -> None:
     assert estimator.read(0, np.random.default_rng(0), 10**6) == 0  # nothing came out yet
     told(estimator, truth, 1)
     assert asked == [400]
-    assert estimator.read(5, np.random.default_rng(0), 205) == 200
+    assert estimator.read(5, np.random.default_rng(0), 105) == 100
     assert estimator.read(5, np.random.default_rng(0), 9) == 0
-    assert estimator.read(6, np.random.default_rng(0), 10**6) == 500  # an eighth at the most
+    assert estimator.read(6, np.random.default_rng(0), 10**6) == 130  # a part at the most
     with pytest.raises(InvalidInput, match="another model was read"):
         LiveEstimator.read(
             _with_states(estimator, states[:, :5]), 9, np.random.default_rng(0), 10**6

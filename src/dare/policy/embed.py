@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dare.errors import InvalidInput
 from dare.policy.batching import IntArray, Layout, TokenBatch, layout_of
 from dare.policy.packed_attention import packed_attention
 
 STATE_DEPTH = 5 / 7
 """Share of the layers after which a state is taken. Middle layers tell best how a prompt will come
 out (benchmarks/forecast.py); the last ones are about the next token."""
-_STATE_BYTES = 1 << 30  # of the states of all layers, which are there at once
 
 
 def embed_prompts(
@@ -42,10 +42,7 @@ def prompt_states(
     layout: Layout | None = None,
 ) -> NDArray[np.float32]:
     """One row a prompt: the state of its last token after the layer at `STATE_DEPTH`."""
-    config = model.config.get_text_config()
-    a_token = 4 * config.hidden_size * (config.num_hidden_layers + 1)
-    fits = max(1, min(max_batch_tokens, _STATE_BYTES // a_token))
-    return _read(model, prompts, _last_state, pad_id, fits, None, layout)
+    return _read(model, prompts, _last_state, pad_id, max_batch_tokens, None, layout)
 
 
 @torch.no_grad()
@@ -81,15 +78,43 @@ def _read(
 
 
 def _last_state(core: Any, batch: TokenBatch) -> Tensor:
-    """The last token's state after the chosen layer: [B, H]."""
-    layer = max(1, round(STATE_DEPTH * core.config.get_text_config().num_hidden_layers))
-    with packed_attention(core) if batch.packed else nullcontext():
-        answer = core.base_model(**batch.model_inputs(), output_hidden_states=True)
-    states = answer.hidden_states[layer]
+    """The last token's state after the chosen layer: [B, H]; the layers above are not run."""
+    layers = _layers(core)
+    chosen = layers[max(1, round(STATE_DEPTH * len(layers))) - 1]
+    caught: list[Tensor] = []
+
+    def stop(_module: Any, _inputs: Any, output: Any) -> None:
+        caught.append(output[0] if isinstance(output, tuple) else output)
+        raise _Enough
+
+    hook = chosen.register_forward_hook(stop)
+    try:
+        with packed_attention(core) if batch.packed else nullcontext(), suppress(_Enough):
+            core.base_model(**batch.model_inputs())
+    finally:
+        hook.remove()
     last = batch.edges.diff().long() - 1
     if batch.packed:
-        return states[0, batch.edges[1:].long() - 1]
-    return states[torch.arange(len(last), device=last.device), last]
+        return caught[0][0, batch.edges[1:].long() - 1]
+    return caught[0][torch.arange(len(last), device=last.device), last]
+
+
+class _Enough(Exception):
+    """The layer that was asked for has answered."""
+
+
+def _layers(core: Any) -> Any:
+    """The decoder's layers: the list of modules that has as many as the configuration says."""
+    wanted = core.config.get_text_config().num_hidden_layers
+    found = [m for m in core.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == wanted]
+    if not found:
+        raise InvalidInput(
+            "model",
+            type(core).__name__,
+            f"has no list of its {wanted} layers, whose states the estimator `dare` reads; use "
+            "another estimator",
+        )
+    return found[0]
 
 
 def _pooled(core: Any, batch: TokenBatch) -> Tensor:

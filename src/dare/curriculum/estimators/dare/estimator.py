@@ -39,7 +39,7 @@ _CORRECTION = 0.05  # of the log of the fade, per group that surprised more or l
 _LEAST = 1e-3  # rollouts that an estimate is worth at least
 _AGE = 10.0  # steps that the trend is told in
 _ANYWAY = 0.1  # share of the mean worth of a reading that one of a prompt that looks certain has
-_CYCLE = 8  # steps in which everything is read again at the fastest: a policy moves slowly
+_CYCLE = 32  # steps in which everything is read again at the fastest: a policy moves slowly
 _LENGTH_RIDGE = 8.0  # groups that the mean length counts for beside each coefficient
 
 
