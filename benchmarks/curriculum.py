@@ -29,7 +29,7 @@ from dare.config import CurriculumConfig, EstimatorConfig, SelectionConfig
 from dare.curriculum import Curriculum, PromptTable, RolloutBatch
 from dare.curriculum.arrays import offsets_of
 from dare.curriculum.buffer import RolloutBuffer
-from dare.curriculum.estimators import Outcome, SnisEstimator
+from dare.curriculum.estimators import Outcome, PaperEstimator
 from dare.curriculum.selection import Selector
 from dare.curriculum.tiers import TierPolicy
 from dare.state import load_state, save_state
@@ -67,7 +67,7 @@ def draw_vs_log() -> float:
     difficulty = rng.random(1_000_000)
     seen = rng.random(1_000_000) < 0.5
     values = rng.random(1_000_000) + 0.5
-    selector = Selector(SelectionConfig(), CurriculumConfig().buffer.rollouts_per_prompt)
+    selector = Selector(SelectionConfig(name="beta"), CurriculumConfig().buffer.rollouts_per_prompt)
     tier = TierPolicy(CurriculumConfig()).assign(difficulty)
     ratios = []
     for _ in range(15):
@@ -108,7 +108,7 @@ def observe_ms(curriculum: Curriculum, rng: np.random.Generator) -> float:
 def estimate_ms(rng: np.random.Generator) -> float:
     """Re-reading 65,536 rescored rollouts of 4,096 prompts."""
     buffer = RolloutBuffer(16, 10**6)
-    estimator = SnisEstimator(35_512, buffer, EstimatorConfig())
+    estimator = PaperEstimator(35_512, buffer, EstimatorConfig())
     rows = np.repeat(np.arange(4096), 16)
     batch = random_batch(rows, 1, rng)
     buffer.add(batch, 0)

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 from rich.progress import track
+from scipy import stats
 
-from dare.config import EstimatorConfig
 from dare.curriculum.arrays import Array, offsets_of
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators import (
@@ -27,10 +27,9 @@ from dare.curriculum.estimators import (
     Outcome,
     PosteriorEstimator,
     PreviousEstimator,
-    SnisEstimator,
     UniformEstimator,
 )
-from dare.curriculum.estimators.history import HistoryFilter, predictive_median
+from dare.curriculum.estimators.dare import LiveEstimator
 from dare.curriculum.rollouts import RolloutBatch
 
 
@@ -89,11 +88,11 @@ def predict(curves: list[Array], group: int, first: int, last: int) -> dict[str,
         "posterior (MoPPS, discount 0.5)": PosteriorEstimator(count, 0.5),
         "posterior (discount 0.8)": PosteriorEstimator(count, 0.8),
         "discounted mean (0.8)": Discounted(count, 0.8),
-        "dare": SnisEstimator(count, four, EstimatorConfig()),
+        "dare": LiveEstimator(count),
     }
-    history = HistoryFilter(count, EstimatorConfig().prior_strength)
-    extra = ("dare (mean read-out)", "dare (forecast of the next group)")
-    errors: dict[str, list[Array]] = {name: [] for name in (*estimators, *extra)}
+    median = "dare (median read-out)"
+    errors: dict[str, list[Array]] = {name: [] for name in (*estimators, median)}
+    live = estimators["dare"]
     lengths = np.array([len(curve) for curve in curves])
     rng = np.random.default_rng(0)
     for step in track(range(min(last + 1, int(lengths.max()))), description="passes"):
@@ -103,9 +102,8 @@ def predict(curves: list[Array], group: int, first: int, last: int) -> dict[str,
             for name, estimator in estimators.items():
                 estimator.refresh(step, rng)
                 errors[name].append(estimator.difficulty()[rows] - rate)
-            mean, evidence = history.estimate(rows, step)
-            errors[extra[0]].append(mean - rate)
-            errors[extra[1]].append(predictive_median(mean, evidence, group) - rate)
+            mean, worth = (one[rows] for one in (live.difficulty(), live.evidence()))
+            errors[median].append(stats.beta.ppf(0.5, mean * worth, (1.0 - mean) * worth) - rate)
         failures = np.rint(rate * group)
         batch = outcomes_only(rows, failures, group)
         for buffer in buffers.values():
@@ -113,7 +111,6 @@ def predict(curves: list[Array], group: int, first: int, last: int) -> dict[str,
         trials = np.full(len(rows), float(group))
         for estimator in estimators.values():
             estimator.observe(Outcome(step, rows, trials, failures))
-        history.observe(rows, trials, failures, step)
     joined = {name: np.concatenate(parts) for name, parts in errors.items()}
     return {
         name: {"mae": round(float(np.abs(e).mean()), 4), "mse": round(float((e**2).mean()), 5)}

@@ -26,8 +26,8 @@ from dare.curriculum.estimators import (
     PaperEstimator,
     PosteriorEstimator,
     PreviousEstimator,
-    SnisEstimator,
 )
+from dare.curriculum.estimators.dare import LiveEstimator
 from dare.evaluation.student import student
 from dare.simulation.tabular import TabularPolicy
 
@@ -43,7 +43,7 @@ def one_run(
     policy = TabularPolicy.random(prompts, seed=seed, **sampling)
     buffer = RolloutBuffer(history, 10**9)
     estimators: dict[str, Estimator] = {
-        "dare": SnisEstimator(prompts, buffer, EstimatorConfig()),
+        "dare": LiveEstimator(prompts),
         "snis (paper)": PaperEstimator(prompts, buffer, EstimatorConfig()),
         "previous-fr": PreviousEstimator(prompts, buffer),
         "posterior": PosteriorEstimator(prompts, 0.5),

@@ -10,7 +10,6 @@ from dare.config.estimation import (
     BufferConfig,
     ColdStartConfig,
     EstimatorConfig,
-    ForesightConfig,
 )
 from dare.config.nested import nest
 from dare.config.replay import ReplayConfig
@@ -30,7 +29,6 @@ __all__ = [
     "CurriculumConfig",
     "EasyConfig",
     "EstimatorConfig",
-    "ForesightConfig",
     "HardConfig",
     "ReplayConfig",
     "SelectionConfig",

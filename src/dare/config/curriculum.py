@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from dare.config.estimation import BufferConfig, ColdStartConfig, EstimatorConfig, ForesightConfig
+from dare.config.estimation import BufferConfig, ColdStartConfig, EstimatorConfig
 from dare.config.nested import build, merge, nest
 from dare.config.replay import ReplayConfig
 from dare.config.treatment import (
@@ -35,18 +35,17 @@ class CurriculumConfig:
     prompts_per_step: int = 0
     """B: prompts a step draws, each with its whole group, so that its rollouts vary (the paper).
     R still bounds them. 0 draws as many as fill R."""
-    fresh_share: float = 0.25
+    fresh_share: float = 1.0
     """sigma: share of them generated now; the rest is replayed from the buffer (1: none)."""
     max_tokens: int = 3072
     """Full token budget of a response."""
-    tiers: bool = True
+    tiers: bool = False
     """False gives every prompt the medium treatment (the baselines) and calls it medium;
     `easy.use` and `hard.use` switch the two treatments one by one."""
     buffer: BufferConfig = field(default_factory=BufferConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     estimator: EstimatorConfig = field(default_factory=EstimatorConfig)
     cold_start: ColdStartConfig = field(default_factory=ColdStartConfig)
-    foresight: ForesightConfig = field(default_factory=ForesightConfig)
     selection: SelectionConfig = field(default_factory=SelectionConfig)
     easy: EasyConfig = field(default_factory=EasyConfig)
     medium: TierConfig = field(default_factory=TierConfig)

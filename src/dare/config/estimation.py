@@ -1,4 +1,4 @@
-"""Settings of memory and estimate: buffer, estimator, cold start, foresight."""
+"""Settings of memory and estimate: buffer, estimator, cold start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dare.errors import require, suggest
 
 ESTIMATORS = (
     "dare",
-    "snis",
     "paper",
     "previous-fr",
     "current-fr",
@@ -45,8 +44,8 @@ class BufferConfig:
 class EstimatorConfig:
     """How the difficulty of each prompt is estimated (METHOD 4 and 9)."""
 
-    name: str = "snis"
-    """Which estimator: dare, snis, paper, previous-fr, current-fr, dynamic, greso, posterior,
+    name: str = "dare"
+    """Which estimator: dare, paper, previous-fr, current-fr, dynamic, greso, posterior,
     entropy, judge, teacher, uniform, or a class of your own as `module:Class`."""
     clip: float = 4.0
     """c: log-ratios are clipped to [-c, c] before they become weights."""
@@ -55,11 +54,6 @@ class EstimatorConfig:
     below_threshold: Literal["prior", "raw"] = "prior"
     """What `paper` takes below it: the cold start (the paper's text), or the plain failure rate of
     the buffered rollouts (the authors' code)."""
-    forgetting: float | Literal["auto"] = "auto"
-    """How fast old evidence fades: a weight W becomes W / (1 + forgetting W dt) after dt steps.
-    `auto` picks it online by how well it predicts each new group; 0 never forgets."""
-    prior_strength: float = 0.1
-    """Rollouts that a cold-start estimate counts for once the prompt has been seen."""
     refresh_share: float | Literal["all"] = 0.10
     """Tokens spent on rescoring buffered rollouts and on reading solutions again, as a share of
     the step's own tokens; `all` rescores the whole buffer after every step."""
@@ -98,11 +92,6 @@ class EstimatorConfig:
         require(self.clip >= 0, "estimator.clip", self.clip, "c must not be negative")
         ess = self.ess_threshold
         require(ess >= 1, "estimator.ess_threshold", ess, "an ESS is never below 1")
-        if self.forgetting != "auto":
-            fade = float(self.forgetting)
-            require(fade >= 0, "estimator.forgetting", fade, "must be 'auto' or at least 0")
-        strength = self.prior_strength
-        require(strength > 0, "estimator.prior_strength", strength, "must be positive")
         share = self.refresh_share
         if share != "all":
             fix = "must be 'all' or at least 0"
@@ -152,23 +141,3 @@ class ColdStartConfig:
         if not isinstance(self.temperature, str):
             fix = "must be 'auto', 'paper' or positive"
             require(self.temperature > 0, "cold_start.temperature", self.temperature, fix)
-
-
-@dataclass(frozen=True)
-class ForesightConfig:
-    """Difficulty of prompts never seen, from their reference solutions; needs a solution column."""
-
-    use: bool = True
-    """Read the solutions where the data has them and the estimator is `snis` with `shrink`."""
-    share: float = 0.9
-    """Share of the refresh budget that solutions may be read again with; rescoring has the rest."""
-    memory: int = 4096
-    """Groups that the map from likelihood to difficulty is learnt from, the latest ones."""
-    most_strength: float = 32.0
-    """Rollouts that a prediction may count for at most, however right it was so far."""
-
-    def __post_init__(self) -> None:
-        share, memory, most = self.share, self.memory, self.most_strength
-        require(0 <= share <= 1, "foresight.share", share, "is a share, in [0, 1]")
-        require(memory >= 32, "foresight.memory", memory, "needs at least 32 groups")
-        require(most >= 0, "foresight.most_strength", most, "must not be negative")

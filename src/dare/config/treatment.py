@@ -12,7 +12,7 @@ from dare.errors import require
 class SelectionConfig:
     """Which prompts a step draws (METHOD 5)."""
 
-    name: Literal["value", "beta", "softmax", "thompson", "uniform"] = "beta"
+    name: Literal["value", "beta", "softmax", "thompson", "uniform"] = "value"
     """The rule. `value` draws by the chance that a group is mixed, per expected token."""
     sharpness: float = 8.0
     """`value` draws in proportion to that chance raised to this; 0 draws uniformly."""
@@ -20,7 +20,7 @@ class SelectionConfig:
     """Power of the expected tokens of a response that `value` divides by; 0 ignores them."""
     kappa: float = 16.0
     """Concentration of the Beta density around difficulty 0.5."""
-    eta: float = 0.2
+    eta: float = 0.05
     """Share of the draw that is uniform: over the tiers present, or over all prompts (`value`)."""
     temperature: float = 1.0
     """tau of `softmax`."""

@@ -16,7 +16,6 @@ from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.coldstart import check_embeddings
 from dare.curriculum.estimators.base import Outcome, Wanted
 from dare.curriculum.estimators.build import Services, build_estimator, with_replay
-from dare.curriculum.foresight import Foresight
 from dare.curriculum.metrics import step_metrics
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.planner import Planner
@@ -67,7 +66,6 @@ class Curriculum:
         self.visits_P = np.zeros(count, np.int64)
         self.last_step_P = np.full(count, -1, np.int64)
         self.cold_start = self._build_cold_start()
-        self.foresight = self._build_foresight()
         self._probes = 0
         self._pending: StepPlan | None = None
         self._metrics: dict[str, float] = {}
@@ -110,13 +108,8 @@ class Curriculum:
         self.buffer.add(rollouts, self.step)
         self.visits_P[outcome.prompt_Q] += 1
         self.last_step_P[outcome.prompt_Q] = self.step
-        if self.foresight is not None and not self.foresight.begun:
-            self.foresight.read_all(self.step)
         if not self.cold_start.finished:
             self._learn_cold_start(plan, outcome)
-        if self.foresight is not None:
-            self.foresight.observe(outcome)
-            self._forecast(self.foresight)
         self.estimator.observe(outcome)
         self._metrics = step_metrics(self, plan, rollouts, batch, errors)
         self._pending = None
@@ -127,16 +120,12 @@ class Curriculum:
     def refresh(self, scorer: Scorer | None = None, token_budget: int = 0) -> int:
         """Realign estimates with the policy of now; returns the tokens that this cost.
 
-        `scorer` gives total log-probs of buffered rollouts under the current policy. Reading
-        solutions takes at most `foresight.share` of `token_budget`, and rescoring what is left.
+        Within `token_budget` the estimator reads what the policy says of prompts; rescoring has
+        what is left: `scorer` gives total log-probs of buffered rollouts under the current policy.
         Call it after the policy was updated.
         """
         rng = keyed_rng(self.config.seed, self.step, "read")
         spent = self.estimator.read(self.step, rng, token_budget)
-        if self.foresight is not None and self.foresight.begun:
-            share = int(self.config.foresight.share * token_budget)
-            spent += self.foresight.refresh(self.estimator.difficulty(), self.step, share)
-            self._forecast(self.foresight)
         if scorer is not None and self.estimator.rescores:
             request = choose_stale(self.buffer, self._chance, self.step, token_budget - spent)
             if len(request.uid_R):
@@ -278,7 +267,6 @@ class Curriculum:
             keyed_rng(seed, step, "draw"),
             sample,
             self._planner.usual_prompts,
-            forecast=self.foresight is not None and self.foresight.ready,
         )
         groups, room = self._planner.replay(step, keyed_rng(seed, step, "replay"))
         kept = self.estimator.keep(step)
@@ -303,23 +291,6 @@ class Curriculum:
         self.cold_start.observe(plan.prompt_P, outcome)
         prior = self.cold_start.prior()
         self.estimator.set_prior(prior)
-        if self.foresight is not None:
-            self.foresight.set_cold(prior)
-
-    def _build_foresight(self) -> Foresight | None:
-        """Where the settings want it and the data has solutions to read."""
-        usable, measure = self.config.estimator.name == "snis", self.services.solutions
-        if not (self.config.foresight.use and usable) or measure is None:
-            return None
-        return Foresight(len(self.prompts), self.config.foresight, measure)
-
-    def _forecast(self, foresight: Foresight) -> None:
-        """Hand the estimator what the solutions say of every prompt now."""
-        if foresight.ready:
-            predicted = np.full(len(self.prompts), np.nan)
-            known = np.flatnonzero(foresight.known_P)
-            predicted[known] = foresight.predict(known, self.step)
-            self.estimator.set_forecast(predicted, foresight.strength)
 
 
 def _outcome(rollouts: RolloutBatch, step: int) -> Outcome:

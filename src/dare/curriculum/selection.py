@@ -47,16 +47,14 @@ def explore_share(
     config: SelectionConfig,
     coverage: float,
     supply: float = 0.0,
-    unseen: float | None = None,
     met: float = 0.0,
 ) -> float:
     """Share of the draw for unseen prompts, never below the floor.
 
     `supply` is the number of seen prompts worth drawing for each one that a step takes. With less
     than `rest` of it the same few prompts would be drawn over and over: the share of unseen ones
-    makes up for what is missing. Where the difficulty of unseen prompts is forecast, `unseen` is
-    their supply, and they get their part of the total: every prompt worth drawing comes equally
-    often. `met` is the number of seen prompts for each one that a step takes.
+    makes up for what is missing. `met` is the number of seen prompts for each one that a step
+    takes.
     """
     if config.explore == "fixed":
         return config.explore_start
@@ -65,8 +63,6 @@ def explore_share(
     if config.explore == "coverage":
         return max(config.explore_floor, config.explore_start * (1.0 - coverage))
     share = 1.0 - supply / config.rest
-    if unseen is not None:
-        share = unseen / max(unseen + supply, 1e-9)
     return min(config.explore_start, max(config.explore_floor, share))
 
 
@@ -109,7 +105,6 @@ class Selector:
         rng: np.random.Generator,
         sample_P: Array | None = None,
         taken: int | None = None,
-        forecast: bool = False,
     ) -> Array:
         """k rows in drawn order, no row twice; unseen prompts get their explicit share.
 
@@ -119,7 +114,7 @@ class Selector:
         `signal_P` is the difficulty (`beta`), the score of `softmax`, the log of the worth
         (`value`, for which seen and unseen prompts are alike), or ignored (`uniform`);
         `sample_P` a draw from the posterior for `thompson`; `taken` how many of the k rows a step
-        usually takes; `forecast` whether the difficulty of unseen prompts is more than a guess.
+        usually takes.
         """
         count = len(signal_P)
         if count == 0:
@@ -132,8 +127,7 @@ class Selector:
         unseen, seen = self._draw_pools(signal_P, tier_P, 0.0, pools, k, rng, sample_P)
         takes = max(taken or k, 1)
         supply = self._supply(signal_P, seen_P, covered, rng) / takes
-        new = self._supply(signal_P, ~seen_P, count - covered, rng) / takes if forecast else None
-        share = explore_share(self.config, covered / count, supply, new, covered / takes)
+        share = explore_share(self.config, covered / count, supply, covered / takes)
         if self.config.name != "beta" or self.config.eta == 0.0:
             return interleave(unseen, seen, share, k, float(rng.random()))
         eta = self.config.eta

@@ -13,8 +13,8 @@ from dare.errors import InvalidInput, require
 if TYPE_CHECKING:
     from dare.curriculum.curriculum import Curriculum
 
-FORMAT = 6
-_BY_PROMPT = ("prompts/", "estimator/", "foresight/prompt_")
+FORMAT = 7
+_BY_PROMPT = ("prompts/", "estimator/")
 _NOT_BY_PROMPT = ("estimator/memory_", "estimator/map_")
 
 
@@ -30,9 +30,6 @@ def snapshot(curriculum: Curriculum) -> dict[str, Any]:
     }
     cold = curriculum.cold_start
     arrays.update({f"cold/{name}": array.copy() for name, array in cold.arrays.items()})
-    foresight = curriculum.foresight
-    if foresight is not None:
-        arrays.update({f"foresight/{name}": a.copy() for name, a in foresight.arrays.items()})
     meta = {
         "format": FORMAT,
         "step": curriculum.step,
@@ -42,7 +39,6 @@ def snapshot(curriculum: Curriculum) -> dict[str, Any]:
         "config": curriculum.config.to_dict(),
         "buffer": buffer["next"],
         "estimator": estimator["scalars"],
-        "foresight": dict(foresight.scalars) if foresight is not None else None,
         "metrics": curriculum.metrics(),
     }
     return {"arrays": arrays, "meta": meta}
@@ -83,10 +79,6 @@ def _apply(curriculum: Curriculum, arrays: Mapping[str, Array], meta: Mapping[st
     curriculum.estimator.load_state_dict(scalars)
     planned, finished = int(meta["references"]), not meta["cold"]
     curriculum.cold_start.load(part("cold/"), planned, finished=finished)
-    if curriculum.foresight is not None:
-        fix = "the state was saved without solutions; resume with the same data"
-        require(meta["foresight"] is not None, "foresight", None, fix)
-        curriculum.foresight.load(part("foresight/"), meta["foresight"])
     curriculum.visits_P = np.array(arrays["prompts/visits"], np.int64)
     curriculum.last_step_P = np.array(arrays["prompts/last_step"], np.int64)
     curriculum.step = int(meta["step"])

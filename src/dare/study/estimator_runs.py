@@ -63,7 +63,7 @@ def run_estimators(
         "at": sorted(wanted.at),
         "prompts": len(runs[0]["points"][0]["prompt"]),
         "rollouts": wanted.rollouts,
-        "foresight": runs[0]["foresight"],
+        "solutions": runs[0]["solutions"],
         **summarise(runs),
         "runs": [
             {

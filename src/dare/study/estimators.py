@@ -18,7 +18,7 @@ from dare.study.asked import ASKED, Asked
 from dare.study.ess_sweep import aligned
 from dare.study.fresh import fresh_rollouts
 from dare.study.shadows import Shadows
-from dare.study.watchers import WATCHING, check_scores
+from dare.study.watchers import WATCHING
 
 if TYPE_CHECKING:
     from dare.training.trainer import DareTrainer
@@ -76,7 +76,6 @@ class EstimatorStudy(TrainerCallback):
         self._watching: dict[str, Mapping[str, Any] | None] = dict.fromkeys(
             name for name in WATCHING if name in wanted.estimators
         )
-        check_scores(self._watching, trainer.settings)
         self._watching |= wanted.variants
         last, steps = max(wanted.at), int(trainer.args.max_steps)
         require(last <= steps, "--at", last, f"the run ends after {steps} steps")
@@ -94,7 +93,7 @@ class EstimatorStudy(TrainerCallback):
         curriculum = self._trainer.curriculum
         assert curriculum is not None, "train() has built it"
         embeddings = self._embeddings()
-        self.shadows = Shadows(curriculum, self._watching)
+        self.shadows = Shadows(curriculum, self._watching, embeddings)
         teacher = self._teacher or curriculum.services.teacher
         self._asked = Asked(self._trainer, embeddings, teacher)
 
@@ -157,8 +156,7 @@ class EstimatorStudy(TrainerCallback):
             "group": trainer.settings.medium.group_size,
             "prompts_in_all": len(trainer.store),
             "run_generated_tokens": trainer.generated_tokens,
-            "foresight": trainer.curriculum is not None
-            and trainer.curriculum.foresight is not None,
+            "solutions": trainer.store.has_solutions,
             "points": self.points,
             "cost": {name: cost.to_dict() for name, cost in costs.items()},
         }
@@ -170,7 +168,7 @@ class EstimatorStudy(TrainerCallback):
         given = trainer.curriculum.services.embeddings
         prompts = [trainer.store.tokens(row) for row in range(len(trainer.store))]
         if given is None:
-            if "teacher" not in self._wanted.estimators:
+            if not {"teacher", "paper", "paper-budget"} & set(self._wanted.estimators):
                 return None
             given = trainer.policy.embed(prompts)
         self._embedded = sum(len(tokens) for tokens in prompts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,11 +10,11 @@ from dare.config import CurriculumConfig
 from dare.curriculum.arrays import Array
 from dare.curriculum.curriculum import Curriculum
 from dare.curriculum.estimators.base import Estimator
-from dare.curriculum.estimators.build import wanted_scores
+from dare.curriculum.estimators.build import build_estimator
+from dare.curriculum.estimators.dare import LiveEstimator
 from dare.curriculum.estimators.paper import PaperEstimator
 from dare.curriculum.estimators.posterior import PosteriorEstimator
 from dare.curriculum.estimators.previous import PreviousEstimator
-from dare.curriculum.estimators.snis import SnisEstimator
 from dare.curriculum.estimators.uniform import UniformEstimator
 from dare.errors import InvalidInput
 from dare.study.constants import MeanOfSeen
@@ -22,8 +22,10 @@ from dare.study.cost import Cost
 from dare.study.views import NewestView
 
 WATCHING = {
-    "dare": "SNIS, shrunk toward the history, with foresight where the data has solutions",
-    "dare-no-foresight": "the same without foresight",
+    "dare": "a regression on the policy's states, on solutions where there are some, and on groups"
+    " of the prompt itself",
+    "dare-no-solutions": "the same without solutions",
+    "dare-no-states": "the same without states and solutions: groups alone",
     "paper": "SNIS over the last group, all of it rescored; the cold start below the ESS threshold",
     "paper-budget": "the same, with the scores that the run's refresh budget pays for",
     "previous-fr": "mean of the buffered rollouts",
@@ -41,8 +43,8 @@ class Watcher:
     view: NewestView
     temperature: float | Literal["auto", "paper"] = "auto"
     """Of its cold start."""
-    foresight: bool = False
-    """Whether it hears the run's forecasts."""
+    own: bool = False
+    """Whether it is the run's own estimator, which hears everything anyway."""
     aligned: bool = False
     """Whether it lives on rescored rollouts."""
     rescored: bool = False
@@ -59,22 +61,23 @@ def build_watcher(
 ) -> Watcher:
     """The estimator of that name over the curriculum's prompts and buffer.
 
-    With `changes` (settings by dotted name) it is `dare` with those, whatever the name.
+    With `changes` (settings by dotted name) it is the run's own with those, whatever the name.
     """
     run, count = curriculum.config, len(curriculum.prompts)
-    buffer = curriculum.buffer
-    if name in ("dare", "dare-no-foresight") or changes is not None:
-        own = run.estimator.name == "snis"
-        config = (run if own else CurriculumConfig.preset("dare")).replace(changes or {})
+    buffer, services = curriculum.buffer, curriculum.services
+    if changes is not None:
+        config = run.replace(changes)
         view = NewestView(buffer, config.buffer.rollouts_per_prompt)
-        return Watcher(
-            SnisEstimator(count, view, config.estimator),
-            view,
-            config.cold_start.temperature,
-            foresight=config.foresight.use and name != "dare-no-foresight",
-            aligned=True,
-            clip=config.estimator.clip,
-        )
+        estimator = build_estimator(config, count, view, services)
+        temperature, clip = config.cold_start.temperature, config.estimator.clip
+        return Watcher(estimator, view, temperature, aligned=estimator.rescores, clip=clip)
+    if name.startswith("dare"):
+        view = NewestView(buffer, run.buffer.rollouts_per_prompt)
+        if name == "dare" and isinstance(curriculum.estimator, LiveEstimator):
+            return Watcher(curriculum.estimator, view, own=True)
+        states = None if name == "dare-no-states" else services.states
+        solutions = services.solutions if name == "dare" else None
+        return Watcher(LiveEstimator(count, states, solutions, services.lengths), view)
     if name in ("paper", "paper-budget"):
         config = CurriculumConfig.preset("paper")
         view = NewestView(buffer, run.medium.group_size)  # the latest group only: K = G
@@ -99,14 +102,3 @@ def build_watcher(
     if name == "uniform":
         return Watcher(UniformEstimator(count), view)
     raise InvalidInput("estimator", name, f"choose one of {', '.join(WATCHING)}")
-
-
-def check_scores(names: Iterable[str], config: CurriculumConfig) -> None:
-    """SNIS needs the log-probs of every rollout; some presets never compute them."""
-    blind = [name for name in names if name.startswith(("dare", "paper"))]
-    if blind and wanted_scores(config) == "none" and not config.helps:
-        fix = (
-            "this run keeps no log-probs of its rollouts; take a preset that does (dare, paper), "
-            f"or leave {', '.join(blind)} out of --estimators"
-        )
-        raise InvalidInput("preset", config.estimator.name, fix)

@@ -16,7 +16,6 @@ from dare.curriculum.estimators.paper import (
 )
 from dare.curriculum.estimators.posterior import PosteriorEstimator
 from dare.curriculum.estimators.previous import PreviousEstimator
-from dare.curriculum.estimators.snis import SnisEstimator
 from dare.curriculum.estimators.teacher import TeacherEstimator
 from dare.curriculum.estimators.uniform import UniformEstimator
 
@@ -34,7 +33,6 @@ __all__ = [
     "PreviousEstimator",
     "Replies",
     "Services",
-    "SnisEstimator",
     "TeacherEstimator",
     "UniformEstimator",
     "build_estimator",

@@ -82,9 +82,6 @@ class Estimator:
             self._arrays["difficulty"] = np.where(untouched, prior, believed)
             self._arrays["prior"] = prior.copy()
 
-    def set_forecast(self, forecast_P: Array, strength: float) -> None:
-        """Predictions for the policy of now, NaN where there is none, and what they are worth."""
-
     def observe(self, outcome: Outcome) -> None:
         """Learn from one step's outcomes."""
 

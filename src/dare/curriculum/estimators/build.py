@@ -20,7 +20,6 @@ from dare.curriculum.estimators.judge import JudgeEstimator, Replies
 from dare.curriculum.estimators.paper import PaperEstimator
 from dare.curriculum.estimators.posterior import PosteriorEstimator
 from dare.curriculum.estimators.previous import PreviousEstimator
-from dare.curriculum.estimators.snis import SnisEstimator
 from dare.curriculum.estimators.teacher import TeacherEstimator
 from dare.curriculum.estimators.uniform import UniformEstimator
 from dare.curriculum.teacher_head import TeacherHead
@@ -55,7 +54,6 @@ class Services:
 
 _SHIPPED: dict[str, type[Estimator]] = {
     "dare": LiveEstimator,
-    "snis": SnisEstimator,
     "paper": PaperEstimator,
     "previous-fr": PreviousEstimator,
     "posterior": PosteriorEstimator,
@@ -96,8 +94,6 @@ def build_estimator(
     estimator: Estimator
     if name == "dare":
         estimator = LiveEstimator(count, services.states, services.solutions, services.lengths)
-    elif name == "snis":
-        estimator = SnisEstimator(count, buffer, settings)
     elif name == "paper":
         estimator = PaperEstimator(count, buffer, settings)
     elif name == "previous-fr":

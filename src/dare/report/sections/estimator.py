@@ -184,7 +184,7 @@ def _supply(run: RunData, place: int, axes: Axes) -> list[Block]:
             "coverage",
             "Coverage",
             "Share of all prompts that were rolled out at least once. All "
-            "others rest on the cold start or on foresight.",
+            "others rest on the cold start.",
             True,
         ),
     ):
