@@ -1,12 +1,13 @@
-"""The whole method on one page, in NumPy, on a policy whose true difficulty is known.
+"""The paper's method on one page, in NumPy, on a policy whose true difficulty is known.
 
     python examples/minimal.py [--steps 80] [--out minimal.html]
 
 Trains the same tabular policy twice from the same start with the same number of rollouts: GRPO
-with uniform draws, and DARE. `dare.curriculum` is the same at scale, with the cases that a page
-leaves out; numbers in the docstrings are sections of docs/method.md. The policy has one table of
-logits a prompt, so nothing learnt on one prompt helps another: this shows how the parts work
-together, not how large the gain is on a language model.
+with uniform draws, and DARE with importance weights, a draw by the Beta density and tiers, as in
+the paper. The default preset `dare` estimates and draws otherwise and has no tiers; see
+docs/method.md, whose sections the numbers in the docstrings are. The policy has one table of logits
+a prompt, so nothing learnt on one prompt helps another: this shows how the parts work together, not
+how large the gain is on a language model.
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ def test_settings_print_without_explanations_where_there_is_no_source(run, monke
 
 def test_only_changed_values_name_their_default(run):
     assert "# default:" not in run("presets", "dare")[1]
-    marked = [line for line in run("presets", "grpo")[1].splitlines() if "# default:" in line]
-    assert any(line.startswith("tiers: false") for line in marked)
+    marked = [line for line in run("presets", "paper")[1].splitlines() if "# default:" in line]
+    assert any(line.startswith("tiers: true") for line in marked)
 
 
 @pytest.mark.parametrize("name", ["papr", "[red]", "two\nlines", "x" * 300])

@@ -38,7 +38,7 @@ come in presets: the method itself ([bold]dare[/bold]), the paper's literal valu
 
 [cyan]dare train my.yaml --preset grpo --learning-rate 1e-5[/cyan]  # your recipe, changed
 
-[cyan]dare train my.yaml --selection.kappa 8 --dry-run[/cyan]  # what the first step would do
+[cyan]dare train my.yaml --tiers true --dry-run[/cyan]  # what the first step would do
 
 [cyan]dare plan my.yaml --gpu "H100 80GB"[/cyan]  # will it fit? memory by part, before loading
 

@@ -69,7 +69,7 @@ def methods(
 
     [cyan]dare study methods --presets grpo,grpo+snis,dare --out runs/parts[/cyan]
 
-    [cyan]dare study methods --presets grpo --arm 'flat=dare --tiers false' --seeds 3[/cyan]
+    [cyan]dare study methods --presets grpo --arm 'tiers=dare --tiers true' --seeds 3[/cyan]
 
     [cyan]dare study methods --recipe my.yaml --tokens 20000000 --learning-rate 1e-6[/cyan]
     """
@@ -110,11 +110,11 @@ def sweep(
 
     [bold]Examples[/bold]
 
-    [cyan]dare study sweep --field kappa --values 8,16,32 --workers 4[/cyan]
+    [cyan]dare study sweep --field selection.sharpness --values 4,8,16 --workers 4[/cyan]
 
-    [cyan]dare study sweep --field eta --values 0,0.2 --field kappa --values 16,100[/cyan]
+    [cyan]dare study sweep --field eta --values 0,0.05 --field sigma --values 0.5,1[/cyan]
 
-    [cyan]dare study sweep --field easy.clip_high --values 0.2,0.4,0.6 --out runs/clip[/cyan]
+    [cyan]dare study sweep --tiers true --field easy.clip_high --values 0.2,0.6[/cyan]
     """
     from dare.study.sweep import SYMBOLS, grid
 

@@ -43,7 +43,7 @@ def estimators(
 
     [cyan]dare study estimators --seeds 5 --at 20,40,60[/cyan]
 
-    [cyan]dare study estimators --variant 'K=8=--buffer.rollouts_per_prompt 8'[/cyan]
+    [cyan]dare study estimators --variant 'K=32=--estimator.name paper'[/cyan]
     """
     from pathlib import Path
 
@@ -87,7 +87,7 @@ def parse_variant(text: str) -> tuple[str, dict[str, Any]]:
     options = shlex.split("--" + rest) if found else []
     made = change({}, options) if options else {}
     if not name.strip() or not made.get("curriculum"):
-        fix = "is written as 'NAME=--field value ...', as in 'K=8=--buffer.rollouts_per_prompt 8'"
+        fix = "is written as 'NAME=--field value ...', as in 'mopps=--estimator.name posterior'"
         raise InvalidInput("--variant", text, fix)
     others = sorted(set(made) - {"curriculum"})
     if others:

@@ -22,7 +22,7 @@ def train(
 
     Any setting of the recipe can be changed on the command line: fields of DareConfig
     (--learning-rate 1e-5, --max-steps 50, --output-dir runs/mine), parts of the recipe (--model,
-    --data, --preset) and settings of the curriculum by dotted name (--selection.kappa 8). See
+    --data, --preset) and settings of the curriculum by dotted name (--selection.sharpness 4). See
     [cyan]dare presets dare[/cyan] for the latter.
     """
     import shutil

@@ -55,8 +55,9 @@ class EstimatorConfig:
     """What `paper` takes below it: the cold start (the paper's text), or the plain failure rate of
     the buffered rollouts (the authors' code)."""
     refresh_share: float | Literal["all"] = 0.10
-    """Tokens spent on rescoring buffered rollouts and on reading solutions again, as a share of
-    the step's own tokens; `all` rescores the whole buffer after every step."""
+    """Tokens spent on reading prompts and solutions again (`dare`) or on rescoring buffered
+    rollouts (`paper`), as a share of the step's own tokens; `all` rescores the whole buffer after
+    every step."""
     posterior_discount: float = 0.5
     """lambda of the discounted Beta posterior (MoPPS)."""
     candidates: int = 0
@@ -121,7 +122,8 @@ class EstimatorConfig:
 
 @dataclass(frozen=True)
 class ColdStartConfig:
-    """Difficulty of prompts never seen (METHOD 3)."""
+    """Difficulty of prompts never seen, for estimators without an answer of their own (METHOD 3).
+    `dare` has one."""
 
     references: int = 256
     """N: prompts rolled out first, drawn uniformly; 0 starts every prompt at 0.5."""

@@ -13,13 +13,14 @@ class SelectionConfig:
     """Which prompts a step draws (METHOD 5)."""
 
     name: Literal["value", "beta", "softmax", "thompson", "uniform"] = "value"
-    """The rule. `value` draws by the chance that a group is mixed, per expected token."""
+    """The rule. `value` draws by the chance that a group is mixed, per expected token, and knows no
+    share of unseen prompts."""
     sharpness: float = 8.0
     """`value` draws in proportion to that chance raised to this; 0 draws uniformly."""
     per_token: float = 1.0
     """Power of the expected tokens of a response that `value` divides by; 0 ignores them."""
     kappa: float = 16.0
-    """Concentration of the Beta density around difficulty 0.5."""
+    """Concentration of the density of `beta` around difficulty 0.5."""
     eta: float = 0.05
     """Share of the draw that is uniform: over the tiers present, or over all prompts (`value`)."""
     temperature: float = 1.0
@@ -35,8 +36,8 @@ class SelectionConfig:
     `release` is 1 / (1 + (seen / prompts of a step)^2), the authors' code, without a floor.
     `fixed` keeps `explore_start` (MoPPS), `off` draws seen and unseen alike (the paper)."""
     rest: float = 8.0
-    """Steps that a seen prompt should rest between two draws, on average; `supply` counts how
-    many prompts a step that leaves."""
+    """Steps that a drawn prompt rests (`value`; fewer where prompts are few), or should rest on
+    average (`supply`, which counts how many prompts a step that leaves)."""
 
     def __post_init__(self) -> None:
         sharp, price = self.sharpness, self.per_token

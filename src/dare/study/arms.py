@@ -34,7 +34,7 @@ class Arm:
         name, equals, rest = text.partition("=")
         words = shlex.split(rest)
         if not equals or not words:
-            fix = "is written as 'NAME=PRESET --field value ...', e.g. 'flat=dare --tiers false'"
+            fix = "is written as 'NAME=PRESET --field value ...', e.g. 'tiers=dare --tiers true'"
             raise InvalidInput("--arm", text, fix)
         return cls(name.strip(), words[0], tuple(words[1:]))
 

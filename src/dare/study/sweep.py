@@ -30,7 +30,7 @@ def grid(
     a later sweep in the same folder reuses the runs they share. tau_ESS only acts in
     the estimator `paper`, which is then set.
     """
-    require(fields, "--field", list(fields), "name a setting, e.g. --field selection.kappa")
+    require(fields, "--field", list(fields), "name a setting, e.g. --field selection.sharpness")
     fix = f"give one --values list for each of the {len(fields)} fields"
     require(len(values) == len(fields), "--values", list(values), fix)
     full = [SYMBOLS.get(name, name) for name in fields]

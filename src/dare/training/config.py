@@ -25,8 +25,8 @@ class DareConfig(TrainingArguments):
     """Everything a run is made of.
 
     The method's own knobs are those of `CurriculumConfig`; `preset` names a full set of them and
-    `curriculum` changes single ones by dotted name, for instance {"selection.kappa": 8}. A few of
-    them also have the name that GRPO users know; where given, these win.
+    `curriculum` changes single ones by dotted name, for instance {"selection.sharpness": 4}. A few
+    of them also have the name that GRPO users know; where given, these win.
     """
 
     # Defaults of transformers that make no sense here, or that the method fixes.

@@ -184,7 +184,7 @@ def _supply(run: RunData, place: int, axes: Axes) -> list[Block]:
             "coverage",
             "Coverage",
             "Share of all prompts that were rolled out at least once. All "
-            "others rest on the cold start.",
+            "others rest on what the estimator says of untried prompts.",
             True,
         ),
     ):
