@@ -17,7 +17,7 @@ from dare.policy.packed_attention import packed_attention
 
 STATE_DEPTH = 5 / 7
 """Share of the layers after which a state is taken. Middle layers tell best how a prompt will come
-out (benchmarks/probe_gpu.py); the last ones are about the next token."""
+out (benchmarks/forecast.py); the last ones are about the next token."""
 
 
 def embed_prompts(
