@@ -133,6 +133,17 @@ def patchy(
     return [None if luck(text, prompt) < 0.2 else value for value, prompt, text in rows]
 
 
+CLASSIC: dict[str, Any] = {
+    "tiers": True,
+    "estimator.name": "paper",
+    "estimator.below_threshold": "raw",
+    "estimator.refresh_share": 0.1,
+    "selection.name": "beta",
+    "selection.eta": 0.2,
+}
+"""Every part of the machinery at once: tiers, help, cold start, scores, the Beta draw."""
+
+
 def config(folder: str | Path, **changes: Any) -> DareConfig:
     """Settings of a run that takes a fraction of a second a step."""
     curriculum: dict[str, Any] = {"cold_start.references": 8, "cold_start.group_size": 4}

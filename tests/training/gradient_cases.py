@@ -97,14 +97,13 @@ def _of_preset(name: str) -> dict[str, Any]:
     settings = CurriculumConfig.preset(name)
     curriculum: dict[str, Any] = dict(_SMALL.get(name, {}))
     curriculum["cold_start.references"] = 15 if settings.cold_start.references else 0
+    curriculum["fresh_share"] = settings.fresh_share
     curriculum["cold_start.train"] = False  # two steps are to show every tier
     curriculum["cold_start.group_size"] = 8
     if settings.tiers and (settings.easy.use or settings.hard.use):
         curriculum["selection.eta"] = 0.7  # every tier is drawn within two steps
     few: dict[str, Any] = {"save_strategy": "no", "eval_strategy": "no"}
     few["per_device_train_batch_size"] = 24
-    if name == "dare":  # half of it is fresh: as many drawn prompts as the others have
-        few |= {"rollout_budget": 96, "per_device_train_batch_size": 48}
     return {**_FAR, **few, "preset": name, "curriculum": curriculum}
 
 
@@ -126,6 +125,7 @@ def run(
     curriculum = changes.pop("curriculum", {})
     if case in CASES:
         curriculum = {
+            **({} if "preset" in changes else tiny.CLASSIC),
             "cold_start.references": 0 if case == "grpo" else 15,
             "cold_start.train": False,
             "cold_start.group_size": 8,

@@ -28,7 +28,12 @@ def test_hard_prompts_with_tests_are_hinted_in_a_run(tmp_path: Path) -> None:
         rollout_budget=48,
         per_device_train_batch_size=48,
         max_steps=2,
-        curriculum={"cold_start.train": False, "fresh_share": 1.0, "hard.above": 0.4},
+        curriculum={
+            **tiny.CLASSIC,
+            "cold_start.train": False,
+            "fresh_share": 1.0,
+            "hard.above": 0.4,
+        },
     )
     shown = []
     collect = trainer.collector.shown

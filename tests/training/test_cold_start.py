@@ -11,7 +11,7 @@ import torch
 import tiny
 
 SETTINGS: dict[str, Any] = {
-    "curriculum": {"cold_start.references": 20, "cold_start.group_size": 4},
+    "curriculum": {**tiny.CLASSIC, "cold_start.references": 20, "cold_start.group_size": 4},
     "data": tiny.problems(0.95, 0.5, 0.05, each=16),
     "save_strategy": "steps",
     "save_steps": 2,

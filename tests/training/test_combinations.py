@@ -33,7 +33,7 @@ def combinations() -> list[dict[str, Any]]:
                 "selection.name": selection,
                 "easy.use": bool(bit[3] ^ bit[0]),
                 "hard.use": bool(bit[4] ^ bit[1]),
-                "foresight.use": bool(bit[3] ^ bit[1]),
+                "advantage.shape_alone": bool(bit[3] ^ bit[1]),
                 "tiers": bool(bit[3] ^ bit[4] ^ bit[2]),
                 "fresh_share": 0.5 if bit[4] ^ bit[0] else 1.0,
             }
@@ -45,7 +45,7 @@ COMBINATIONS = combinations()
 
 
 def named(row: dict[str, Any]) -> str:
-    on = [name for name in ("easy.use", "hard.use", "foresight.use", "tiers") if row[name]]
+    on = [name for name in ("easy.use", "hard.use", "advantage.shape_alone", "tiers") if row[name]]
     parts = [row["estimator.name"], row["selection.name"], *on, f"{row['fresh_share']}"]
     return " ".join(parts)
 

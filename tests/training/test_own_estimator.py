@@ -71,7 +71,7 @@ def test_one_that_asks_for_rescored_rollouts_gets_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("snips", "snis"),
+        ("papier", "paper"),
         ("no_such_module:Thing", "cannot be imported"),
         (f"{HERE}:Missing", "cannot be imported"),
         (f"{HERE}:tiny", "subclass"),

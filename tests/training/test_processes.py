@@ -23,7 +23,7 @@ EVERY = (*CHECKED, *PRESETS)
 RECORDS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 TIMING = ("seconds", "time", "memory_mb")
 TOLERANCE = 1e-5
-REPLAYS = ("dare", "dots", "edco", "llm-judge")
+REPLAYS = ("dots", "edco", "llm-judge")
 PROBES = ("current-fr", "dapo", "greso")  # they train on what their probes found
 
 
@@ -113,8 +113,8 @@ def test_a_preset_did_what_it_is_there_for(case, runs) -> None:
     tiers = {tier(group.difficulty) for group in groups}
     hinted = any(r.conditioning == HINTED for group in groups for r in group.rollouts)
     drift = max(abs(ratio - 1.0) for step in steps for ratio in step.ratios)
-    easy = preset in ("dare", "paper", "paper-release") or preset.endswith("+easy")
-    hard = preset in ("dare", "paper", "paper-release") or preset.endswith("+hard")
+    easy = preset in ("paper", "paper-release") or preset.endswith("+easy")
+    hard = preset in ("paper", "paper-release") or preset.endswith("+hard")
     if easy or hard or preset.startswith("grpo+"):  # an ablation sees the tier that it leaves alone
         assert tiers == {"easy", "medium", "hard"}
     assert hinted == hard

@@ -25,7 +25,7 @@ def run(tmp_path_factory):
         eval_steps=2,
         max_steps=4,
         seed=5,
-        curriculum={"selection.eta": 0.6},
+        curriculum={**tiny.CLASSIC, "estimator.refresh_share": 0.25, "selection.eta": 0.6},
     )
     trainer.train()
     return folder, trainer

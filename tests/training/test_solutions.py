@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import tiny
-from dare.curriculum.foresight import STATISTICS
+from dare.curriculum.estimators.dare.features import STATISTICS
 from dare.training.prompts import PromptStore
 
 

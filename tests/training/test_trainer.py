@@ -83,7 +83,7 @@ def test_a_policy_that_stands_still_has_ratios_of_1_and_an_ess_of_k(tmp_path: Pa
         learning_rate=0.0,
         temperature=0.6,
         max_completion_length=24,
-        curriculum={"estimator.refresh_share": 1e6},
+        curriculum={**tiny.CLASSIC, "estimator.refresh_share": 1e6},
     )
     trainer.train()
     buffer = trainer.curriculum.buffer
@@ -106,15 +106,15 @@ def test_helped_rollouts_do_not_count_for_the_estimate(tmp_path: Path) -> None:
         max_steps=1,
         data=tiny.problems(0.0, each=8),
         per_device_train_batch_size=32,
-        curriculum={"cold_start.train": False},
+        curriculum={"tiers": True, "hard.above": 0.4, "fresh_share": 1.0},
     )
     batches = Batches(trainer)
     trainer.train()
     _, batch = batches.kept[0]
     helped = (batch.rollouts.conditioning_R != Conditioning.PLAIN).sum()
     assert helped == 16
-    trials = trainer.curriculum.estimator.state_dict()["arrays"]["trials"]
-    assert trials.sum() == 8 * 4 + 16
+    trials = trainer.curriculum.estimator.state_dict()["arrays"]["memory_trials"]
+    assert trials.sum() == 32 - 16
 
 
 @pytest.mark.parametrize("rate", [0.0, 1e-3])
@@ -130,7 +130,7 @@ def test_a_bfloat16_policy_trains(rate: float, tmp_path: Path) -> None:
         max_completion_length=100,
         rollout_budget=64,
         per_device_train_batch_size=64,
-        curriculum={"estimator.refresh_share": 1e6},
+        curriculum={**tiny.CLASSIC, "estimator.refresh_share": 1e6},
     )
     trainer.train()
     buffer = trainer.curriculum.buffer
@@ -174,8 +174,12 @@ def test_unscored_rollouts_are_counted_and_left_out(tmp_path: Path) -> None:
         assert (batch.weight_R[unscored] == 0).all()
         assert (batch.advantage_R[unscored] == 0).all()
         assert batch.weight_R.sum() == pytest.approx(1.0)
-    trials = trainer.curriculum.estimator.state_dict()["arrays"]["trials"]
-    assert trials.sum() < 8 * 4 + 2 * 64
+    trials = trainer.curriculum.estimator.state_dict()["arrays"]["memory_trials"]
+    scored = sum(
+        int((batch.rollouts.scored_R & (batch.uid_R >= 0) & batch.fresh_R).sum())
+        for _, batch in batches.kept
+    )
+    assert trials.sum() == scored
 
 
 # --- evaluation -----------------------------------------------------------------------------------
