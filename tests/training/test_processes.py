@@ -81,9 +81,7 @@ def test_one_process_has_the_loss_and_the_gradient_of_the_reference(case, runs) 
             assert written == pytest.approx(wanted, abs=TOLERANCE)
         for step in made:
             assert step.distance() < TOLERANCE
-            assert sum(len(group.rollouts) for group in step.groups) == (
-                96 if case == "preset dare" else 48
-            )
+            assert sum(len(group.rollouts) for group in step.groups) == 48
             # Far above the tolerance, or the comparison would say nothing.
             assert max(float(value.abs().max()) for value in step.gradient.values()) > 1e-2
 
@@ -102,7 +100,8 @@ def test_two_processes_select_and_update_like_one(case, runs) -> None:
     for alone, together in zip(one["gradients"], two["gradients"], strict=True):
         assert apart(alone, together) < TOLERANCE
     assert apart(one["weights"], two["weights"]) < TOLERANCE
-    assert apart(one["weights"], tiny.policy().state_dict()) > 1e-2
+    # Far above the tolerance, or the comparison would say nothing.
+    assert apart(one["weights"], tiny.policy().state_dict()) > 5e-3
 
 
 @pytest.mark.parametrize("case", PRESETS)
