@@ -246,7 +246,17 @@ def test_the_rows_of_a_plan_list_every_rollout() -> None:
 
 # --- determinism ----------------------------------------------------------------------------------
 
-PRESETS = ["dare", "classic", "paper", "grpo", "dapo", "greso", "mopps", "previous-fr", "current-fr"]
+PRESETS = [
+    "dare",
+    "classic",
+    "paper",
+    "grpo",
+    "dapo",
+    "greso",
+    "mopps",
+    "previous-fr",
+    "current-fr",
+]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
