@@ -65,7 +65,9 @@ def pick(values: dict[str, Any], path: str) -> Any:
         ("dare", {"estimator.clip": 4.0, "estimator.refresh_share": 0.10, "max_tokens": 3072}),
         ("dare", {"selection.explore_floor": 0.1, "cold_start.temperature": "auto"}),
         ("dare", {"cold_start.references": 256, "prompts_per_step": 0}),
-        ("dare", {"fresh_share": 0.25, "foresight.share": 0.9}),
+        ("dare", {"fresh_share": 1.0, "tiers": False, "estimator.name": "dare"}),
+        ("dare", {"selection.name": "value", "selection.sharpness": 8.0, "selection.eta": 0.05}),
+        ("dare", {"selection.per_token": 1.0, "selection.rest": 8.0}),
         *((name, {"fresh_share": 1.0}) for name in ("grpo", "paper", "dapo", "greso", "mopps")),
         *((name, {"fresh_share": 1.0}) for name in sorted(PRESETS) if name.startswith("grpo+")),
         ("paper", {"selection.kappa": 100, "selection.eta": 0.0, "buffer.groups": 4096}),
@@ -96,7 +98,12 @@ def pick(values: dict[str, Any], path: str) -> Any:
         ("mopps", {"selection.target": 0.5, "selection.explore_start": 0.3}),
         ("previous-fr", {"estimator.name": "previous-fr", "fresh_share": 1.0}),
         ("current-fr", {"estimator.target_low": 0.4, "estimator.target_high": 0.6}),
-        ("grpo+snis", {"estimator.name": "snis", "selection.kappa": 100, "foresight.use": False}),
+        ("grpo+snis", {"estimator.name": "paper", "selection.kappa": 100, "selection.eta": 0.0}),
+        *(
+            (name, {"estimator.below_threshold": "raw", "selection.name": "beta", "tiers": True})
+            for name in sorted(PRESETS)
+            if name.startswith("grpo+")
+        ),
         ("grpo+snis+selection", {"selection.eta": 0.2, "easy.use": False, "hard.use": False}),
         ("grpo+snis+selection+easy", {"easy.use": True, "hard.use": False}),
         ("grpo+snis+selection+hard", {"easy.use": False, "hard.use": True}),
@@ -155,6 +162,14 @@ def test_an_unknown_key_is_told_the_nearest(key: str, nearest: str) -> None:
     assert error.value.field == key
 
 
+@pytest.mark.parametrize(
+    "key", ["foresight", "foresight.use", "estimator.forgetting", "estimator.prior_strength"]
+)
+def test_settings_that_are_gone_are_refused(key: str) -> None:
+    with pytest.raises(InvalidInput, match="is no setting"):
+        CurriculumConfig.from_dict({key: 1})
+
+
 def test_an_unknown_preset_is_told_the_nearest() -> None:
     with pytest.raises(InvalidInput, match="did you mean 'paper'"):
         CurriculumConfig.preset("papper")
@@ -177,7 +192,7 @@ def test_an_unknown_preset_is_told_the_nearest() -> None:
         ({"selection.kappa": {"x": 1}}, "selection.kappa", "number"),
         ({"selection.name": "betta"}, "selection.name", "did you mean 'beta'"),
         ({"selection.name": 3}, "selection.name", "choose one of"),
-        ({"estimator.forgetting": "fast"}, "estimator.forgetting", "'auto'"),
+        ({"estimator.refresh_share": "most"}, "estimator.refresh_share", "'all'"),
         ({"cold_start.temperature": "cold"}, "cold_start.temperature", "'auto', 'paper'"),
         ({"easy": 3}, "easy", "mapping"),
         ({"easy": None}, "easy", "mapping"),
@@ -199,8 +214,6 @@ def test_wrong_types_are_refused_by_name(values: dict[str, Any], field: str, fix
         ({"buffer.groups": 0}, "buffer.groups"),
         ({"estimator.clip": -0.1}, "estimator.clip"),
         ({"estimator.ess_threshold": 0.5}, "estimator.ess_threshold"),
-        ({"estimator.forgetting": -1}, "estimator.forgetting"),
-        ({"estimator.prior_strength": 0}, "estimator.prior_strength"),
         ({"estimator.refresh_share": -0.1}, "estimator.refresh_share"),
         ({"estimator.posterior_discount": 1.1}, "estimator.posterior_discount"),
         ({"estimator.target_low": 0.7}, "estimator.target_low"),
@@ -212,6 +225,10 @@ def test_wrong_types_are_refused_by_name(values: dict[str, Any], field: str, fix
         ({"cold_start.references": 1}, "cold_start.references"),
         ({"cold_start.group_size": 1}, "cold_start.group_size"),
         ({"cold_start.temperature": 0}, "cold_start.temperature"),
+        ({"selection.sharpness": -1}, "selection.sharpness"),
+        ({"selection.sharpness": 1001}, "selection.sharpness"),
+        ({"selection.per_token": -0.1}, "selection.per_token"),
+        ({"selection.rest": 0}, "selection.rest"),
         ({"selection.kappa": -1}, "selection.kappa"),
         ({"selection.kappa": float("inf")}, "selection.kappa"),
         ({"selection.eta": 1.01}, "selection.eta"),
@@ -232,10 +249,10 @@ def test_wrong_types_are_refused_by_name(values: dict[str, Any], field: str, fix
         ({"hard.plain": 1}, "hard.plain"),
         ({"fresh_share": 0}, "fresh_share"),
         ({"fresh_share": 1.1}, "fresh_share"),
-        ({"foresight.share": 1.1}, "foresight.share"),
-        ({"rollout_budget": 15}, "rollout_budget"),
-        ({"rollout_budget": 24, "fresh_share": 0.5}, "rollout_budget"),
-        ({"rollout_budget": 7, "tiers": False}, "rollout_budget"),
+        ({"rollout_budget": 15, "tiers": True}, "rollout_budget"),
+        ({"rollout_budget": 24, "tiers": True, "fresh_share": 0.5}, "rollout_budget"),
+        ({"rollout_budget": 7}, "rollout_budget"),
+        ({"rollout_budget": 14, "fresh_share": 0.5}, "rollout_budget"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"advantage.std_floor": 0}, "advantage.std_floor"),
     ],

@@ -75,7 +75,7 @@ def test_the_shipped_recipe_is_planned_without_a_gpu(dare):
 
 
 def test_the_table_names_parts_phases_and_tokens(dare, recipe):
-    code, out, errors = dare("my.yaml", "--gpu", "H100 80GB")
+    code, out, errors = dare("my.yaml", "--gpu", "H100 80GB", "--fresh-share", "0.25")
     assert code == 0, errors
     assert errors == ""
     for word in ("generate", "score", "train", "key-value cache", "optimiser", "together"):
@@ -83,6 +83,14 @@ def test_the_table_names_parts_phases_and_tokens(dare, recipe):
     assert "1,543,714,304 parameters" in out
     assert "512 rollouts, 128 of them new (131,072 tokens generated)" in out
     assert "fits H100 80GB" in out
+
+
+def test_by_default_all_rollouts_are_new_and_none_is_scored(dare, recipe):
+    code, out, errors = dare("my.yaml", "--gpu", "H100 80GB")
+    assert code == 0, errors
+    assert "512 rollouts, 512 of them new (524,288 tokens generated)" in out
+    moments = json.loads(dare("my.yaml", "--gpu", "H100 80GB", "--json")[1])["moments"]
+    assert {moment["phase"] for moment in moments} == {"generate", "train"}
 
 
 def test_what_cannot_fit_is_refused_with_the_knob_named(dare, recipe):

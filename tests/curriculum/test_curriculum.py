@@ -36,7 +36,7 @@ PLAIN, THINK, HINT = Conditioning.PLAIN, Conditioning.THINK_LONGER, Conditioning
 def started(config: CurriculumConfig, count: int = 80, given: Services | None = None) -> Curriculum:
     """A curriculum past its cold start, which was probed: no step has been trained yet."""
     config = config.replace({"cold_start.train": False})
-    curriculum = Curriculum(table(count), config, given or services())
+    curriculum = Curriculum(table(count), config, given or services(count))
     plan = curriculum.plan()
     if not plan.train:
         curriculum.observe(roll(plan, curriculum.prompts, truth(curriculum.prompts)))
@@ -54,13 +54,21 @@ def whole_and_varied(buffer: RolloutBuffer, group: int) -> bool:
 
 @pytest.mark.parametrize("budget", [32, 61, 64])
 @pytest.mark.parametrize(
-    ("preset", "sigma"), [("dare", 1.0), ("dare", 0.5), ("paper", 0.7), ("grpo", 0.5)]
+    ("preset", "sigma"),
+    [
+        ("dare", 1.0),
+        ("dare", 0.5),
+        ("classic", 1.0),
+        ("classic", 0.5),
+        ("paper", 0.7),
+        ("grpo", 0.5),
+    ],
 )
 def test_fresh_and_replayed_rollouts_fill_the_budget_exactly(
     preset: str, sigma: float, budget: int
 ) -> None:
     config = small(preset, rollout_budget=budget, fresh_share=sigma)
-    curriculum = Curriculum(table(60), config, services())
+    curriculum = Curriculum(table(60), config, services(60))
     prompts = curriculum.prompts
     replayed = 0
     for _ in range(9):
@@ -98,9 +106,10 @@ def test_torn_and_one_sided_groups_are_never_replayed() -> None:
     assert all(described[-2] == 0 for described in run(easy, 5, np.zeros(80)))
 
 
+@pytest.mark.parametrize("preset", ["dare", "classic"])
 @pytest.mark.parametrize("sigma", [1.0, 0.5])
-def test_the_batch_is_what_the_objective_needs(sigma: float) -> None:
-    curriculum = started(small("dare", fresh_share=sigma, **{"advantage.std_floor": 1e-3}))
+def test_the_batch_is_what_the_objective_needs(sigma: float, preset: str) -> None:
+    curriculum = started(small(preset, fresh_share=sigma, **{"advantage.std_floor": 1e-3}))
     run(curriculum, 4)
     plan, buffer = curriculum.plan(), curriculum.buffer
     fail = truth(curriculum.prompts)
@@ -146,6 +155,7 @@ def test_the_batch_is_what_the_objective_needs(sigma: float) -> None:
         place = np.flatnonzero(plan.prompt_P == prompt)
         is_fresh = result.fresh_R[scored[0]]
         d = plan.difficulty_P[place[0]] if is_fresh else now[prompt]
+        d = d if curriculum.config.tiers else 0.5  # without tiers all are medium
         tier = Tier.EASY if d < 0.3 else Tier.HARD if d > 0.8 else Tier.MEDIUM
         assert (result.tier_R[scored] == tier).all(), group
         assert result.clip_high_R[scored] == pytest.approx(0.6 if tier == Tier.EASY else 0.2)
@@ -171,7 +181,7 @@ def test_the_batch_is_what_the_objective_needs(sigma: float) -> None:
 
 
 def test_metrics_tell_what_tiers_and_help_do() -> None:
-    curriculum = started(small("dare", fresh_share=0.5, **{"selection.eta": 0.9}))
+    curriculum = started(small("classic", fresh_share=0.5, **{"selection.eta": 0.9}))
     run(curriculum, 4)
     plan, prompts = curriculum.plan(), curriculum.prompts
     fresh = roll(plan, prompts, truth(prompts), unscored=lambda row: bool(row["index"] == 1))
@@ -218,7 +228,7 @@ def test_a_group_with_one_scored_rollout_is_left_out() -> None:
 
 
 def test_the_rows_of_a_plan_list_every_rollout() -> None:
-    curriculum = started(small("dare", **{"selection.eta": 1.0}))
+    curriculum = started(small("classic", **{"selection.eta": 1.0}))
     run(curriculum, 3)
     plan = curriculum.plan()
     expected = []
@@ -236,7 +246,17 @@ def test_the_rows_of_a_plan_list_every_rollout() -> None:
 
 # --- determinism ----------------------------------------------------------------------------------
 
-PRESETS = ["dare", "paper", "grpo", "dapo", "greso", "mopps", "previous-fr", "current-fr"]
+PRESETS = [
+    "dare",
+    "classic",
+    "paper",
+    "grpo",
+    "dapo",
+    "greso",
+    "mopps",
+    "previous-fr",
+    "current-fr",
+]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -258,9 +278,9 @@ def test_planning_twice_is_planning_once(preset: str) -> None:
 def test_a_reordered_data_set_gives_the_same_plans(preset: str) -> None:
     rows = records(70)
     order = np.random.default_rng(0).permutation(70)
-    straight = Curriculum(PromptTable.from_records(rows), small(preset), services())
+    straight = Curriculum(PromptTable.from_records(rows), small(preset), services(70))
     shuffled = Curriculum(
-        PromptTable.from_records([rows[i] for i in order]), small(preset), services()
+        PromptTable.from_records([rows[i] for i in order]), small(preset), services(70)
     )
     assert run(straight, 4) == run(shuffled, 4)
 
@@ -307,7 +327,7 @@ def plain_successes(curriculum: Curriculum) -> set[int]:
 )
 def test_hints_need_a_hard_prompt_and_a_plain_success(extra: str, without: int) -> None:
     draw = {"selection.eta": 0.9, "hard.above": 0.6}
-    config = small("dare", fresh_share=1.0, **{"hard.extra": extra}, **draw)
+    config = small("classic", fresh_share=1.0, **{"hard.extra": extra}, **draw)
     curriculum = started(config)
     fail = np.where(np.arange(80) % 2, 0.9, 1.0)  # half of the prompts are never solved
     hinted = helped = 0
@@ -344,7 +364,7 @@ def test_presets_say_what_a_hard_prompt_without_a_success_gets() -> None:
 
 @pytest.mark.parametrize("kind", [THINK, HINT])
 def test_a_success_with_help_is_no_source_of_hints(kind: int) -> None:
-    config = small("dare", **{"cold_start.references": 0, "hard.above": 0.4})
+    config = small("classic", **{"cold_start.references": 0, "hard.above": 0.4})
     curriculum = Curriculum(table(4), config, services())
     first = curriculum.plan()
     assert first.tier_counts()["hard"] == 4
@@ -368,7 +388,7 @@ def test_a_prompt_with_tests_is_hinted_by_an_outline_of_its_program(gold: str | 
     rows = [{"prompt": f"question {i}", "tests": ["assert f([1])"], "answer": gold} for i in "abcd"]
     settings = {"cold_start.references": 0, "hard.above": 0.4, "fresh_share": 1.0}
     given = Services(decode=lambda tokens: text)
-    curriculum = Curriculum(PromptTable.from_records(rows), small("dare", **settings), given)
+    curriculum = Curriculum(PromptTable.from_records(rows), small("classic", **settings), given)
     curriculum.observe(roll(curriculum.plan(), curriculum.prompts, np.full(4, 0.8)))
     successes = plain_successes(curriculum)
     plan = curriculum.plan()
@@ -390,7 +410,7 @@ def test_without_what_a_hint_needs_there_is_none(missing: str) -> None:
         "text": Services(decode=lambda tokens: " \n"),
     }[missing]
     settings = {"cold_start.references": 0, "hard.above": 0.4, "fresh_share": 1.0}
-    config = small("dare", **settings)
+    config = small("classic", **settings)
     curriculum = Curriculum(table(4, answers=missing != "answers"), config, given)
     curriculum.observe(roll(curriculum.plan(), curriculum.prompts, np.full(4, 0.9)))
     assert plain_successes(curriculum)
@@ -400,9 +420,7 @@ def test_without_what_a_hint_needs_there_is_none(missing: str) -> None:
 # --- what feeds an estimate -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "preset", ["dare", "paper", "previous-fr", "mopps", "current-fr", "dapo", "greso", "grpo"]
-)
+@pytest.mark.parametrize("preset", PRESETS)
 def test_unscored_rollouts_are_like_lost_ones(preset: str) -> None:
     given, lost = started(small(preset)), started(small(preset))
     fail = truth(given.prompts)
@@ -429,8 +447,9 @@ def test_unscored_rollouts_are_like_lost_ones(preset: str) -> None:
     assert not np.isnan(given.buffer["reward"]).any()
 
 
-def test_a_step_without_any_reward_teaches_nothing() -> None:
-    curriculum = started(small("dare", fresh_share=1.0))
+@pytest.mark.parametrize("preset", ["dare", "classic"])
+def test_a_step_without_any_reward_teaches_nothing(preset: str) -> None:
+    curriculum = started(small(preset, fresh_share=1.0))
     before = curriculum.difficulty()
     visits = curriculum.visits_P.copy()
     plan = curriculum.plan()
@@ -448,7 +467,7 @@ def test_a_step_without_any_reward_teaches_nothing() -> None:
 
 
 def test_a_cold_start_without_any_reward_leaves_every_prompt_in_the_middle() -> None:
-    curriculum = Curriculum(table(40), small("dare"), services(40))
+    curriculum = Curriculum(table(40), small("classic"), services(40))
     plan = curriculum.plan()
     curriculum.observe(roll(plan, curriculum.prompts, np.zeros(40), unscored=lambda row: True))
     assert curriculum.difficulty().tolist() == [0.5] * 40
@@ -466,7 +485,7 @@ def test_teacher_references_without_any_reward_do_not_break_the_step() -> None:
     assert curriculum.difficulty().tolist() == [0.5] * 30
 
 
-@pytest.mark.parametrize("preset", ["dare", "previous-fr"])
+@pytest.mark.parametrize("preset", ["dare", "classic", "previous-fr"])
 def test_helped_rollouts_never_feed_the_estimate(preset: str) -> None:
     wide = {"hard.above": 0.6, "buffer.rollouts_per_prompt": 999, "selection.eta": 0.5}
     config = small(preset, tiers=True, fresh_share=1.0, **wide)
@@ -504,7 +523,7 @@ def test_a_hard_group_with_hints_is_estimated_from_its_plain_half_under_the_pape
 
 def test_cold_start_spreads_the_references_by_similarity() -> None:
     given = services(50)
-    config = small("dare", **{"cold_start.temperature": "paper", "cold_start.train": False})
+    config = small("classic", **{"cold_start.temperature": "paper", "cold_start.train": False})
     curriculum = Curriculum(table(50), config, given)
     plan = curriculum.plan()
     assert plan.kind == "probe"
@@ -598,7 +617,7 @@ class Recorder:
 
 @pytest.mark.parametrize("budget", [0, 1, 30, 100, 10**6])
 def test_refresh_keeps_to_its_budget_and_makes_scores_current(budget: int) -> None:
-    curriculum = started(small("dare"))
+    curriculum = started(small("classic"))
     run(curriculum, 4, refresh=None)
     buffer, recorder = curriculum.buffer, Recorder()
     stale = buffer.plain & (buffer["scored_step"] < curriculum.step)
@@ -633,7 +652,7 @@ def test_refresh_keeps_to_its_budget_and_makes_scores_current(budget: int) -> No
 
 
 def test_refresh_spends_what_it_can_on_prompts_that_fit() -> None:
-    curriculum = started(small("dare"))
+    curriculum = started(small("classic"))
     run(curriculum, 4, refresh=None)
     buffer, recorder = curriculum.buffer, Recorder()
     stale = buffer.plain & (buffer["scored_step"] < curriculum.step)
@@ -688,7 +707,7 @@ def test_a_prompt_that_costs_too_much_does_not_block_the_others() -> None:
 
 
 def test_refresh_weighs_prompts_by_their_chance_in_the_whole_population() -> None:
-    config = small("dare", **{"cold_start.references": 0})
+    config = small("classic", **{"cold_start.references": 0})
     curriculum = Curriculum(table(600), config, services())
     prior = np.full(600, 0.99)
     prior[:6] = 0.01
@@ -712,8 +731,9 @@ def test_refresh_weighs_prompts_by_their_chance_in_the_whole_population() -> Non
     assert asked <= {0, 1, 2, 3, 4, 5}
 
 
-def test_scores_of_the_training_pass_are_free_and_fresh_ones_are_skipped() -> None:
-    curriculum = started(small("dare", fresh_share=0.5))
+@pytest.mark.parametrize("preset", ["dare", "classic"])
+def test_scores_of_the_training_pass_are_free_and_fresh_ones_are_skipped(preset: str) -> None:
+    curriculum = started(small(preset, fresh_share=0.5))
     run(curriculum, 3, refresh=None)
     plan = curriculum.plan()
     result = curriculum.observe(roll(plan, curriculum.prompts, truth(curriculum.prompts)))
@@ -732,8 +752,9 @@ def test_scores_of_the_training_pass_are_free_and_fresh_ones_are_skipped() -> No
 # --- figures --------------------------------------------------------------------------------------
 
 
-def test_metrics_and_table_say_what_happened() -> None:
-    curriculum = started(small("dare", fresh_share=1.0))
+@pytest.mark.parametrize("preset", ["dare", "classic"])
+def test_metrics_and_table_say_what_happened(preset: str) -> None:
+    curriculum = started(small(preset, fresh_share=1.0))
     fail = truth(curriculum.prompts)
     run(curriculum, 2)
     plan, told = curriculum.plan(), curriculum.difficulty()
@@ -764,8 +785,9 @@ def test_metrics_and_table_say_what_happened() -> None:
     assert (curriculum.difficulty() >= 0).all()
 
 
-def test_estimates_learn_the_truth() -> None:
-    curriculum = started(small("dare"), 40)
+@pytest.mark.parametrize("preset", ["dare", "classic"])
+def test_estimates_learn_the_truth(preset: str) -> None:
+    curriculum = started(small(preset), 40)
     fail = truth(curriculum.prompts)
     before = np.abs(curriculum.difficulty() - fail).mean()
     run(curriculum, 120, refresh=None)
@@ -776,8 +798,9 @@ def test_estimates_learn_the_truth() -> None:
 # --- bad input ------------------------------------------------------------------------------------
 
 
-def test_foreign_rollouts_are_refused_and_change_nothing() -> None:
-    curriculum = started(small("dare"))
+@pytest.mark.parametrize("preset", ["dare", "classic"])
+def test_foreign_rollouts_are_refused_and_change_nothing(preset: str) -> None:
+    curriculum = started(small(preset))
     run(curriculum, 2)
     plan = curriculum.plan()
     state, described = frozen(curriculum.state_dict()), describe(plan)
@@ -798,7 +821,7 @@ def test_foreign_rollouts_are_refused_and_change_nothing() -> None:
 
 
 def test_bad_scores_are_refused_and_change_nothing() -> None:
-    curriculum = started(small("dare"))
+    curriculum = started(small("classic"))
     run(curriculum, 2, refresh=None)
     state = frozen(curriculum.state_dict())
     for bad in (
@@ -824,15 +847,16 @@ def test_an_empty_prompt_set_is_refused() -> None:
         Curriculum(nothing)
 
 
-def test_embeddings_of_another_size_are_refused() -> None:
+@pytest.mark.parametrize("preset", ["dare", "classic"])
+def test_embeddings_of_another_size_are_refused(preset: str) -> None:
     with pytest.raises(InvalidInput, match="5 rows"):
-        Curriculum(table(5), small("dare"), services(6))
+        Curriculum(table(5), small(preset), services(6))
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_very_small_data_sets_train(preset: str, count: int) -> None:
-    curriculum = Curriculum(table(count), small(preset), services())
+    curriculum = Curriculum(table(count), small(preset), services(count))
     for described in run(curriculum, 4):
         if described[1] == "train":
             rollouts = sum(described[5]) + sum(described[6]) + described[-2]

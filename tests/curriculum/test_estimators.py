@@ -28,7 +28,6 @@ from dare.curriculum.estimators import (
     PosteriorEstimator,
     PreviousEstimator,
     Replies,
-    SnisEstimator,
     TeacherEstimator,
     UniformEstimator,
     build_estimator,
@@ -39,7 +38,7 @@ from dare.curriculum.estimators import (
     snis_difficulty,
     weights,
 )
-from dare.curriculum.estimators.history import HistoryFilter, beta_median
+from dare.curriculum.estimators.dare import LiveEstimator
 
 RNG = np.random.default_rng(0)
 PAPER = CurriculumConfig.preset("paper").estimator
@@ -195,82 +194,11 @@ def test_the_release_takes_the_plain_rate_below_tau() -> None:
     assert estimator.difficulty().tolist() == [0.6, 0.25]
 
 
-@given(st.integers(0, 10_000))
-@examples(40)
-def test_shrinkage_is_the_best_linear_combination(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    config = EstimatorConfig(forgetting=0.004)
-    buffer = RolloutBuffer(12, 9)
-    estimator = SnisEstimator(5, buffer, config)
-    twin = HistoryFilter(5, config.prior_strength, (0.004,))
-    prior = rng.random(5)
-    estimator.set_prior(prior)
-    twin.arrays["prior"][:] = prior
-    step, trials = 0, [0] * 5
-    for _ in range(6):
-        step += int(rng.integers(1, 40))
-        rows = rng.choice(4, int(rng.integers(1, 4)), replace=False)  # prompt 4 stays unseen
-        size = int(rng.integers(2, 9))
-        groups = {int(row): rng.integers(0, 2, size).tolist() for row in sorted(rows)}
-        feed(estimator, buffer, step, groups, seed)
-        failures = np.array([size - sum(groups[row]) for row in sorted(groups)], dtype=float)
-        for row in groups:
-            trials[row] += size
-        twin.observe(np.array(sorted(groups)), np.full(len(groups), float(size)), failures, step)
-        later = step + int(rng.integers(1, 4))
-        half = buffer["uid"][rng.random(len(buffer)) < 0.5]
-        place = buffer.position(half)
-        buffer.rescore(half, buffer["behaviour"][place] + rng.normal(0, 2, len(half)), later)
-        step = later
-    step += 5
-    estimator.refresh(step, rng)
-    rate, evidence = twin.estimate(np.arange(5), step)
-    for row in range(5):
-        if not twin.arrays["seen"][row]:
-            assert estimator.difficulty()[row] == pytest.approx(prior[row])
-            continue
-        values, recencies, failed = [], [], []
-        for i in np.flatnonzero(buffer["prompt"] == row).tolist():
-            if buffer["scored_step"][i] == buffer["step"][i]:
-                continue  # never rescored: the history has it already
-            age = step - buffer["scored_step"][i]
-            recency = 1 / (1 + 0.004 * buffer["group_size"][i] * age)
-            ratio = buffer["current"][i] - buffer["behaviour"][i]
-            recencies.append(recency)
-            values.append(recency * math.exp(min(max(ratio, -4), 4)))
-            failed.append(1 - buffer["reward"][i])
-        blend, weight = rate[row], evidence[row]
-        if values:
-            ess = sum(values) ** 2 / sum(v * v for v in values)
-            n = ess * sum(v * r for v, r in zip(values, recencies, strict=True)) / sum(values)
-            aligned = sum(v * f for v, f in zip(values, failed, strict=True)) / sum(values)
-            # Best linear unbiased combination of two estimates with a common part.
-            common = 1 / max(trials[row], n, weight)
-            covariance = np.array([[1 / weight, common], [common, 1 / n]])
-            share = np.linalg.solve(covariance, np.ones(2))
-            blend = float(share @ [rate[row], aligned]) / share.sum()
-            weight = share.sum()
-        odds = blend / (1 - blend) * math.exp(estimator.metrics()["history_lean"])
-        expected = beta_median(np.array([odds / (1 + odds)]), np.array([weight]))[0]
-        assert estimator.evidence()[row] == pytest.approx(weight, rel=1e-3)
-        assert estimator.difficulty()[row] == pytest.approx(expected, abs=2e-3)
-
-
-@pytest.mark.parametrize("step", [0, 10, 100, 1000, 10_000])
-@pytest.mark.parametrize("forgetting", [0.0, 3.5e-3, 8.75e-2])
-def test_a_half_solved_prompt_stays_half_solved_however_old(forgetting: float, step: int) -> None:
-    buffer = RolloutBuffer(8, 100)
-    estimator = SnisEstimator(2, buffer, EstimatorConfig(forgetting=forgetting))
-    feed(estimator, buffer, 0, {0: [1, 0] * 4})
-    estimator.refresh(step, RNG)
-    assert estimator.difficulty().tolist() == pytest.approx([0.5, 0.5], abs=1e-3)
-
-
-@pytest.mark.parametrize("kind", [SnisEstimator, PaperEstimator])
-def test_conditioned_rollouts_never_change_an_estimate(kind: Any) -> None:
-    config = EstimatorConfig()
+@pytest.mark.parametrize("below", ["prior", "raw"])
+def test_conditioned_rollouts_never_change_an_estimate(below: Any) -> None:
+    config = EstimatorConfig(below_threshold=below)
     plain, mixed = RolloutBuffer(32, 100), RolloutBuffer(32, 100)
-    left, right = kind(2, plain, config), kind(2, mixed, config)
+    left, right = PaperEstimator(2, plain, config), PaperEstimator(2, mixed, config)
     fr_left, fr_right = PreviousEstimator(2, plain), PreviousEstimator(2, mixed)
     # The same eight plain rollouts; one buffer also has helped ones of either kind.
     rewards = [1, 0, 0, 0, 1, 0, 0, 1]
@@ -283,11 +211,7 @@ def test_conditioned_rollouts_never_change_an_estimate(kind: Any) -> None:
     for step in (0, 3):
         left.refresh(step, RNG)
         right.refresh(step, RNG)
-        if kind is PaperEstimator:
-            assert left.difficulty().tolist() == right.difficulty().tolist()
-        else:
-            # Group sizes differ in the mixed buffer only for helped groups.
-            np.testing.assert_allclose(left.difficulty(), right.difficulty(), rtol=1e-12)
+        assert left.difficulty().tolist() == right.difficulty().tolist() == [5 / 8, 0.5]
         assert right.evidence()[1] == 0
 
 
@@ -563,7 +487,7 @@ def test_every_name_builds_its_estimator() -> None:
         embeddings=np.zeros((3, 2)),
     )
     expected = {
-        "snis": SnisEstimator,
+        "dare": LiveEstimator,
         "paper": PaperEstimator,
         "previous-fr": PreviousEstimator,
         "current-fr": CurrentEstimator,
@@ -595,7 +519,7 @@ def test_states_of_another_estimator_or_size_are_refused() -> None:
 
 @pytest.mark.parametrize("bad", [[0.1, 0.2], [0.1, 1.2, 0.3], [0.1, float("nan"), 0.3]])
 def test_priors_that_are_no_failure_rates_are_refused(bad: list[float]) -> None:
-    estimator = SnisEstimator(3, RolloutBuffer(4, 4), EstimatorConfig())
+    estimator = PaperEstimator(3, RolloutBuffer(4, 4), EstimatorConfig())
     with pytest.raises(InvalidInput, match="cold start"):
         estimator.set_prior(np.array(bad))
     assert estimator.difficulty().tolist() == [0.5] * 3

@@ -17,8 +17,10 @@ from dare.curriculum.estimators.build import wanted_scores
 
 CONFIGS = {
     "dare": small("dare"),
-    "dare, sigma 1": small("dare", fresh_share=1.0),
-    "dare, probed": small("dare", **{"cold_start.train": False}),
+    "dare, sigma 0.5": small("dare", fresh_share=0.5),
+    "classic": small("classic"),
+    "classic, sigma 1": small("classic", fresh_share=1.0),
+    "classic, probed": small("classic", **{"cold_start.train": False}),
     "paper": small("paper"),
     "paper, sigma 0.5": small("paper", fresh_share=0.5, **{"selection.eta": 0.5}),
     "grpo, sigma 0.5": small("grpo", fresh_share=0.5),
@@ -96,7 +98,9 @@ def test_flat_log_probs_are_those_of_the_list() -> None:
         one.record_behaviour(result.uid_R, rollouts.logprobs, total, rollouts.offsets[:-1])
 
 
-@pytest.mark.parametrize("name", ["dare", "paper, sigma 0.5", "grpo, sigma 0.5"])
+@pytest.mark.parametrize(
+    "name", ["dare, sigma 0.5", "classic", "paper, sigma 0.5", "grpo, sigma 0.5"]
+)
 def test_what_has_no_behaviour_is_never_replayed_and_never_rescored(name: str) -> None:
     curriculum = Curriculum(table(70), CONFIGS[name], services(70))
     buffer = curriculum.buffer
@@ -142,14 +146,14 @@ def test_a_group_that_was_half_read_is_not_replayed() -> None:
     assert buffer.replayable().tolist() == [0, 1]
 
 
-def test_to_ours_a_rollout_without_behaviour_is_one_never_rescored() -> None:
-    """History alone, whether its log-probs are known or not."""
+def test_ours_reads_no_log_probs() -> None:
+    """Outcomes and states alone, whether log-probs are known or not."""
     ways = ("", "trained", "none")
-    curricula = [Curriculum(table(70), CONFIGS["dare, sigma 1"], services()) for _ in ways]
+    curricula = [Curriculum(table(70), CONFIGS["dare"], services(70)) for _ in ways]
     for _ in range(8):
         for curriculum, late in zip(curricula, ways, strict=True):
             step(curriculum, late=late, refresh=False)
-            curriculum.refresh(None, 0)
+            curriculum.refresh(None, 400)
         assert all(np.array_equal(curricula[0].difficulty(), c.difficulty()) for c in curricula[1:])
 
 
@@ -167,9 +171,9 @@ def test_the_paper_weighs_what_it_cannot_score_only_while_the_policy_is_the_same
     assert estimator.evidence().tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("name", ["paper", "snis"])
-def test_without_drift_every_rollout_counts_fully(name: str) -> None:
-    config = small("dare", fresh_share=1.0, **{"estimator.name": name})
+@pytest.mark.parametrize("below", ["prior", "raw"])
+def test_without_drift_every_rollout_counts_fully(below: str) -> None:
+    config = small("classic", fresh_share=1.0, **{"estimator.below_threshold": below})
     curriculum = Curriculum(table(30), config, services())
     for _ in range(6):
         step(curriculum, late="all", refresh=False)
@@ -177,8 +181,7 @@ def test_without_drift_every_rollout_counts_fully(name: str) -> None:
     buffer = curriculum.buffer
     assert (buffer.log_ratio == 0).all()
     held = np.bincount(buffer["prompt"][buffer.plain], minlength=30)
-    if name == "paper":
-        assert curriculum.estimator.evidence() == pytest.approx(held)
+    assert curriculum.estimator.evidence() == pytest.approx(held)
     curriculum.observe(roll(curriculum.plan(), curriculum.prompts, truth(curriculum.prompts)))
     held = np.bincount(buffer["prompt"][buffer.plain], minlength=30)
     assert curriculum.metrics()["ess"] == pytest.approx(held[held > 0].mean())
@@ -250,10 +253,11 @@ class Silent(Estimator):
 
 def test_settings_say_whose_log_probs_are_read() -> None:
     found = {name: wanted_scores(CurriculumConfig.preset(name)) for name in preset_names()}
-    ours = {name: "trained" for name in found if name.startswith("grpo+") or name == "dare"}
+    weighed = {name: "all" for name in found if name.startswith(("grpo+", "paper"))}
     replaying = dict.fromkeys(("dots", "edco", "llm-judge"), "trained")
-    nobody = dict.fromkeys(("grpo", "dapo", "greso", "mopps", "previous-fr", "current-fr"), "none")
-    assert found == {**ours, **replaying, **nobody, "paper": "all", "paper-release": "all"}
+    plain = ("dare", "grpo", "dapo", "greso", "mopps", "previous-fr", "current-fr")
+    assert found == {**weighed, **replaying, **dict.fromkeys(plain, "none")}
+    assert wanted_scores(small("dare", fresh_share=0.5)) == "trained"
     for name in ("dare", "paper", "grpo", "previous-fr"):
         assert Curriculum(table(20), small(name), services()).wants_scores == found[name]
     own = {"dare.curriculum.estimators.base:Estimator": "all", f"{__name__}:Silent": "none"}
@@ -262,6 +266,7 @@ def test_settings_say_whose_log_probs_are_read() -> None:
         assert wanted_scores(config) == wanted
         assert Curriculum(table(20), config, services()).wants_scores == wanted
     helps = {name for name in found if CurriculumConfig.preset(name).helps}
-    assert helps == {"dare", "paper", "paper-release", "grpo+snis+selection+hard"}
-    assert not small("dare", **{"hard.extra": "plain"}).helps
-    assert not small("dare", **{"hard.plain": 16}).helps
+    assert helps == {"paper", "paper-release", "grpo+snis+selection+hard"}
+    assert small("classic").helps
+    assert not small("classic", **{"hard.extra": "plain"}).helps
+    assert not small("classic", **{"hard.plain": 16}).helps

@@ -16,12 +16,12 @@ from dare.curriculum import Estimator, Outcome, Services, Tier
 from dare.curriculum.arrays import keyed_rng
 from dare.curriculum.coldstart import choose_references, interpolate
 from dare.curriculum.estimators import Measured
-from dare.curriculum.foresight import STATISTICS
+from dare.curriculum.estimators.dare.features import STATISTICS
 
 COUNT = 90
 
 
-def make(preset: str = "dare", count: int = COUNT, **changes: Any) -> Curriculum:
+def make(preset: str = "classic", count: int = COUNT, **changes: Any) -> Curriculum:
     return Curriculum(table(count), small(preset, **changes), services(count))
 
 
@@ -81,7 +81,7 @@ def test_no_rollout_is_spent_on_the_estimate_alone() -> None:
 @pytest.mark.parametrize("near", [True, False])
 def test_each_of_them_sets_the_prior_of_all_prompts(near: bool) -> None:
     given = services(COUNT if near else 0)
-    config = small("dare", **{"cold_start.temperature": 2.0, "cold_start.references": 20})
+    config = small("classic", **{"cold_start.temperature": 2.0, "cold_start.references": 20})
     curriculum = Curriculum(table(COUNT), config, given)
     wanted, failed = set(references(curriculum)), {}
     while not curriculum.cold_start.finished:
@@ -113,20 +113,25 @@ def test_the_paper_rolls_its_references_out_beforehand() -> None:
 
 
 def full(count: int) -> Services:
-    """Embeddings and solutions, so that everything that a cold start feeds is there."""
+    """Embeddings, states and solutions: all that the first steps read."""
     value = np.random.default_rng(3).normal(size=(count, STATISTICS)) - 4.0
     value[:, 0] = 5
     base = services(count)
     return Services(
         decode=base.decode,
         embeddings=base.embeddings,
+        states=base.states,
         solutions=lambda rows: Measured(value[rows], 5 * len(rows)),
     )
 
 
-@pytest.mark.parametrize("sigma", [1.0, 0.25])
-def test_a_resume_in_the_middle_of_it_makes_the_same_plans(sigma: float, tmp_path: Path) -> None:
-    config = small("dare", fresh_share=sigma, **{"cold_start.references": 30})
+@pytest.mark.parametrize(
+    ("preset", "sigma"), [("classic", 1.0), ("classic", 0.25), ("dare", 1.0), ("dare", 0.25)]
+)
+def test_a_resume_in_the_middle_of_it_makes_the_same_plans(
+    preset: str, sigma: float, tmp_path: Path
+) -> None:
+    config = small(preset, fresh_share=sigma, **{"cold_start.references": 30})
     whole = Curriculum(table(COUNT), config, full(COUNT))
     for _ in range(6):
         state = whole.state_dict()
@@ -135,7 +140,7 @@ def test_a_resume_in_the_middle_of_it_makes_the_same_plans(sigma: float, tmp_pat
         meta = json.loads(json.dumps(state["meta"], allow_nan=False))
         again = Curriculum(table(COUNT), config, full(COUNT))
         again.load_state_dict({"arrays": load_file(tmp_path / "arrays"), "meta": meta})
-        assert meta["cold"] == (whole.step < 4)
+        assert meta["cold"] == (preset == "classic" and whole.step < 4)
         assert same(again.state_dict()["arrays"], whole.state_dict()["arrays"])
         copy = Curriculum(table(COUNT), config, full(COUNT))
         copy.load_state_dict(frozen(state))
@@ -169,9 +174,10 @@ def test_more_data_does_not_begin_a_finished_cold_start_again() -> None:
     assert new.cold_start.finished
 
 
+@pytest.mark.parametrize("preset", ["classic", "dare"])
 @pytest.mark.parametrize("count", [1, 2, 5, 10, 17])
-def test_fewer_prompts_than_references(count: int) -> None:
-    curriculum = make(count=count, **{"cold_start.references": 256})
+def test_fewer_prompts_than_references(count: int, preset: str) -> None:
+    curriculum = make(preset, count, **{"cold_start.references": 256})
     for _ in range(6):
         plan, _, result = play(curriculum)
         assert plan.train
@@ -185,6 +191,7 @@ def test_fewer_prompts_than_references(count: int) -> None:
 def test_without_references_or_use_for_them_there_is_no_cold_start(train: bool) -> None:
     for curriculum in (
         make(**{"cold_start.references": 0, "cold_start.train": train}),
+        make("dare", **{"cold_start.train": train}),
         make("previous-fr", **{"cold_start.references": 16, "cold_start.train": train}),
     ):
         assert curriculum.cold_start.finished

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from worlds import CLASSIC as CLASSIC_SETTINGS
 from worlds import examples
 
 from dare import CurriculumConfig, InvalidInput
@@ -28,6 +29,7 @@ from dare.curriculum.selection import (
 from dare.curriculum.tiers import TierPolicy
 
 DARE = CurriculumConfig.preset("dare")
+CLASSIC = DARE.replace(CLASSIC_SETTINGS)
 PAPER = CurriculumConfig.preset("paper")
 
 
@@ -99,6 +101,8 @@ def test_gumbel_top_k_knows_zero_weights_and_huge_ranges() -> None:
         ("beta", 6.0, 0.0, 2),
         ("softmax", 0.0, 0.0, 2),
         ("uniform", 0.0, 0.0, 3),
+        ("value", 0.0, 0.0, 2),
+        ("value", 0.0, 0.3, 3),
     ],
 )
 def test_selector_draws_exactly_by_its_weights(
@@ -111,6 +115,9 @@ def test_selector_draws_exactly_by_its_weights(
         weight = np.exp(difficulty / 0.7)
     elif name == "uniform":
         weight = np.ones(5)
+    elif name == "value":  # the signal is the log of the worth
+        worth = np.exp(difficulty)
+        weight = (1 - eta) * worth / worth.sum() + eta / 5
     else:
         weight = naive_weight(difficulty, kappa, eta, 8)
     tier, seen = tier_of(difficulty), np.ones(5, bool)
@@ -121,7 +128,7 @@ def test_selector_draws_exactly_by_its_weights(
 
 @pytest.mark.parametrize("dense_below", [10**6, 0], ids=["dense", "lazy"])
 def test_unseen_and_seen_prompts_are_each_drawn_exactly_by_their_weights(dense_below: int) -> None:
-    selector = Selector(SelectionConfig(kappa=4.0, eta=0.0), 8, dense_below)
+    selector = Selector(SelectionConfig(name="beta", kappa=4.0, eta=0.0), 8, dense_below)
     difficulty = np.array([0.1, 0.5, 0.6, 0.9, 0.2, 0.5, 0.85, 0.4])
     seen = np.arange(8) < 4
     weight = naive_weight(difficulty, 4.0, 0.0, 8)
@@ -164,7 +171,7 @@ def test_clamping_is_the_interval_of_method_5(difficulty: float, rollouts: int) 
     assert np.isfinite(beta_log_weight(np.array([clamped]), 100.0)).all()
 
 
-@pytest.mark.parametrize("config", [DARE, PAPER], ids=["dare", "paper"])
+@pytest.mark.parametrize("config", [DARE, CLASSIC, PAPER], ids=["dare", "classic", "paper"])
 def test_difficulties_of_exactly_0_and_1_can_be_drawn(config: CurriculumConfig) -> None:
     selector = Selector(config.selection, config.buffer.rollouts_per_prompt)
     difficulty = np.array([0.0, 1.0, 0.0, 1.0])
@@ -176,7 +183,7 @@ def test_difficulties_of_exactly_0_and_1_can_be_drawn(config: CurriculumConfig) 
 @pytest.mark.parametrize("dense_below", [10**6, 0], ids=["dense", "lazy"])
 def test_the_beta_part_does_not_underflow(dense_below: int) -> None:
     # Far from 0.5 a sharp density is below the smallest float; the ranking must survive that.
-    selector = Selector(SelectionConfig(kappa=4000.0, eta=0.1), 8, dense_below)
+    selector = Selector(SelectionConfig(name="beta", kappa=4000.0, eta=0.1), 8, dense_below)
     difficulty = np.repeat([0.25, 0.2], 50)
     tier, seen = tier_of(difficulty), np.ones(100, bool)
     chance = selector.probability(difficulty, tier)
@@ -226,8 +233,8 @@ def test_every_tier_of_the_population_has_its_part_of_the_draw(
 ) -> None:
     difficulty = populations()[population]
     seen = np.random.default_rng(1).random(len(difficulty)) < COVERAGE[coverage]
-    share = shares(DARE, difficulty, seen, 64, 40)
-    present = np.bincount(TierPolicy(DARE).assign(difficulty), minlength=3)
+    share = shares(CLASSIC, difficulty, seen, 64, 40)
+    present = np.bincount(TierPolicy(CLASSIC).assign(difficulty), minlength=3)
     assert (share[present >= 20] >= 0.05).all(), share
 
 
@@ -240,8 +247,8 @@ def test_cold_start_estimates_in_the_middle_do_not_push_a_tier_out(
     rng = np.random.default_rng(3)
     seen = rng.random(4000) < coverage
     difficulty = np.where(seen, populations()[population], rng.normal(0.55, 0.03, 4000))
-    share = shares(DARE, difficulty, seen, 64, 40)
-    present = np.bincount(TierPolicy(DARE).assign(difficulty), minlength=3)
+    share = shares(CLASSIC, difficulty, seen, 64, 40)
+    present = np.bincount(TierPolicy(CLASSIC).assign(difficulty), minlength=3)
     assert (share[present >= 20] >= 0.05).all(), share
 
 
@@ -251,7 +258,7 @@ def test_a_tier_that_only_unseen_prompts_have_gets_its_part_all_the_same(coverag
     rng = np.random.default_rng(3)
     seen = rng.random(4000) < coverage
     difficulty = np.where(seen, rng.normal(0.55, 0.03, 4000), populations()["uniform"])
-    share = shares(DARE, difficulty, seen, 64, 60)
+    share = shares(CLASSIC, difficulty, seen, 64, 60)
     assert (share >= 0.05).all(), share
 
 
@@ -317,9 +324,12 @@ def test_unseen_prompts_get_their_share_while_any_are_left(unseen: int, k: int) 
 
 
 @pytest.mark.parametrize("seen", [0, 1, 2, 5, 6])
+@pytest.mark.parametrize("name", ["value", "beta"])
 @pytest.mark.parametrize("rule", ["coverage", "fixed", "off"])
-def test_a_draw_larger_than_the_population_takes_everyone_once(seen: int, rule: Any) -> None:
-    selector = Selector(SelectionConfig(explore=rule), 8)
+def test_a_draw_larger_than_the_population_takes_everyone_once(
+    seen: int, rule: Any, name: Any
+) -> None:
+    selector = Selector(SelectionConfig(name=name, explore=rule), 8)
     difficulty = np.linspace(0, 1, 6)
     mask = np.arange(6) < seen
     for seed in range(20):
@@ -328,7 +338,7 @@ def test_a_draw_larger_than_the_population_takes_everyone_once(seen: int, rule: 
         assert sorted(drawn.tolist()) == list(range(6))
 
 
-@pytest.mark.parametrize("config", [DARE, PAPER], ids=["dare", "paper"])
+@pytest.mark.parametrize("config", [DARE, CLASSIC, PAPER], ids=["dare", "classic", "paper"])
 def test_a_large_population_is_drawn_like_a_small_one(config: CurriculumConfig) -> None:
     # The lazy race of large data sets against the dense one: inclusion rates by difficulty.
     rng = np.random.default_rng(9)
@@ -361,7 +371,7 @@ def test_unseen_prompts_reach_their_share_beside_the_uniform_part(coverage: floa
     rng = np.random.default_rng(4)
     seen = rng.random(4000) < coverage
     difficulty = populations()["uniform"]
-    config = SelectionConfig(explore="coverage", explore_start=0.5)
+    config = SelectionConfig(name="beta", eta=0.2, explore="coverage", explore_start=0.5)
     selector = Selector(config, 32)
     drawn = [
         selector.draw(difficulty, tier_of(difficulty), seen, 64, np.random.default_rng(seed))
@@ -390,6 +400,6 @@ def test_a_few_medium_prompts_are_not_drawn_over_and_over() -> None:
     # 20 of 1,000 prompts are known, 10 of them medium; 32 are taken a step.
     difficulty, seen = np.full(1000, 0.6), np.arange(1000) < 20
     difficulty[10:20] = 0.0
-    selector = Selector(DARE.selection, 32)
+    selector = Selector(CLASSIC.selection, 32)
     drawn = selector.draw(difficulty, tier_of(difficulty), seen, 32, np.random.default_rng(0))
     assert (~seen[drawn]).mean() >= 0.7

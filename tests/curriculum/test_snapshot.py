@@ -33,6 +33,7 @@ def full_services(count: int) -> Services:
         decode=services().decode,
         teacher=FakeHead(),  # type: ignore[arg-type]
         embeddings=services(count).embeddings,
+        states=services(count).states,
     )
 
 
@@ -53,7 +54,9 @@ def through_disk(state: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 CONFIGS = {
     "dare": small("dare"),
-    "dare, sigma 1": small("dare", fresh_share=1.0),
+    "dare, sigma 0.5": small("dare", fresh_share=0.5),
+    "classic": small("classic"),
+    "classic, sigma 1": small("classic", fresh_share=1.0),
     "paper": small("paper"),
     "paper, sigma 0.5": small("paper", fresh_share=0.5, **{"selection.eta": 0.5}),
     "paper, B of 6": small("paper", prompts_per_step=6),
@@ -88,7 +91,7 @@ def test_the_next_ten_plans_are_the_same_after_a_resume(name: str, tmp_path: Pat
     assert same(after["meta"], other["meta"])
 
 
-@pytest.mark.parametrize("name", ["dare", "dots", "current-fr", "greso"])
+@pytest.mark.parametrize("name", ["dare", "classic", "dots", "current-fr", "greso"])
 def test_a_save_in_the_middle_of_a_step_resumes_there(name: str, tmp_path: Path) -> None:
     config = CONFIGS[name]
     curriculum = make(config)
@@ -159,7 +162,7 @@ def test_other_prompts_are_refused_unless_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["dare", "paper", "mopps", "previous-fr", "current-fr", "greso", "edco"]
+    "name", ["dare", "classic", "paper", "mopps", "previous-fr", "current-fr", "greso", "edco"]
 )
 def test_new_data_keeps_what_is_known_by_id(name: str) -> None:
     config = CONFIGS[name]

@@ -46,7 +46,6 @@ SWITCHES: dict[str, Any] = {
     "cold_start.references": (0, 16),
     "easy.use": (False, True),
     "hard.use": (False, True),
-    "foresight.use": (False, True),
     "tiers": (False, True),
     "fresh_share": (1.0, 0.5),
 }
@@ -62,6 +61,8 @@ def services() -> Services:
     return Services(
         decode=given.decode,
         embeddings=given.embeddings,
+        states=given.states,
+        lengths=length,
         teacher=TeacherHead.init(6, 4),
         entropy=lambda rows: Measured(entropy[rows], 64 * len(rows)),
         ask=lambda rows: Replies([f"{row / COUNT:.2f}" for row in rows], 3 * len(rows)),
@@ -134,8 +135,6 @@ def test_any_combination_plans_trains_and_resumes(combination: dict[str, Any]) -
     for name, value in combination.items():
         section, _, key = name.rpartition(".")
         assert getattr(getattr(config, section) if section else config, key) == value
-    reads = config.estimator.name == "snis"
-    assert (curriculum.foresight is not None) == (config.foresight.use and reads)
     if config.estimator.name in ("entropy", "judge"):
         curriculum.refresh()
     while curriculum.step < 3:
@@ -173,7 +172,8 @@ def test_settings_that_contradict_each_other_are_refused_by_name() -> None:
     for changes, words in (
         ({"easy.below": 0.9}, "hard.above"),
         ({"hard.plain": 40}, "hard.group_size"),
-        ({"rollout_budget": 16, "fresh_share": 0.5}, "fresh_share"),
+        ({"rollout_budget": 8, "fresh_share": 0.5}, "fresh_share"),
+        ({"rollout_budget": 16, "fresh_share": 0.5, "tiers": True}, "fresh_share"),
     ):
         with pytest.raises(ValueError, match=words):
             CurriculumConfig.preset("dare", **changes)

@@ -12,13 +12,13 @@ from dare import CurriculumConfig, InvalidInput
 from dare.curriculum import Tier
 from dare.curriculum.tiers import TierPolicy, fill_budget
 
-DARE = TierPolicy(CurriculumConfig())
+TIERED = TierPolicy(CurriculumConfig(tiers=True))
 
 
 def test_both_thresholds_are_medium() -> None:
     edge = np.array([0.0, np.nextafter(0.3, 0), 0.3, 0.5, 0.8, np.nextafter(0.8, 1), 1.0])
     easy, medium, hard = Tier.EASY, Tier.MEDIUM, Tier.HARD
-    assert DARE.assign(edge).tolist() == [easy, easy, medium, medium, medium, hard, hard]
+    assert TIERED.assign(edge).tolist() == [easy, easy, medium, medium, medium, hard, hard]
 
 
 @given(st.integers(0, 90), st.integers(1, 100), st.lists(st.floats(0, 1), max_size=20))
@@ -29,6 +29,7 @@ def test_tiers_and_shaping_weights_are_those_of_the_paper(
     easy, hard = below / 100, min(100, below + gap) / 100
     config = CurriculumConfig.from_dict(
         {
+            "tiers": True,
             "easy.below": easy,
             "hard.above": hard,
             "easy.length_penalty": 0.02,
@@ -52,17 +53,18 @@ def test_tiers_and_shaping_weights_are_those_of_the_paper(
 
 
 def test_each_tier_gets_what_method_6_says() -> None:
-    assert DARE.group_size.tolist() == [4, 8, 16]
-    assert DARE.max_tokens.tolist() == [1536, 3072, 3072]
-    assert (1 - DARE.clip_low).tolist() == pytest.approx([0.8, 0.8, 0.8])
-    assert (1 + DARE.clip_high).tolist() == pytest.approx([1.6, 1.2, 1.2])
+    assert TIERED.group_size.tolist() == [4, 8, 16]
+    assert TIERED.max_tokens.tolist() == [1536, 3072, 3072]
+    assert (1 - TIERED.clip_low).tolist() == pytest.approx([0.8, 0.8, 0.8])
+    assert (1 + TIERED.clip_high).tolist() == pytest.approx([1.6, 1.2, 1.2])
     size = np.array([4, 8, 16, 5, 20])
     tier = np.array([0, 1, 2, 2, 2])
-    assert DARE.plain(tier, size).tolist() == [4, 8, 8, 5, 8]
+    assert TIERED.plain(tier, size).tolist() == [4, 8, 8, 5, 8]
 
 
 def test_without_tiers_everything_is_medium_and_unshaped() -> None:
-    policy = TierPolicy(CurriculumConfig(tiers=False))
+    assert CurriculumConfig() == CurriculumConfig(tiers=False)
+    policy = TierPolicy(CurriculumConfig())
     difficulty = np.array([0.0, 0.5, 1.0])
     tier = policy.assign(difficulty)
     assert tier.tolist() == [Tier.MEDIUM] * 3
@@ -102,17 +104,17 @@ def test_what_cannot_be_filled_is_refused(sizes: list[int], budget: int, fix: st
 
 @pytest.mark.parametrize("off", ["easy", "hard"])
 def test_a_treatment_that_is_off_is_the_medium_one_under_the_old_name(off: str) -> None:
-    policy = TierPolicy(CurriculumConfig.from_dict({f"{off}.use": False}))
+    policy = TierPolicy(CurriculumConfig.from_dict({"tiers": True, f"{off}.use": False}))
     difficulty = np.array([0.0, 0.1, 0.5, 0.9, 1.0])
-    tier = DARE.assign(difficulty)
+    tier = TIERED.assign(difficulty)
     assert policy.assign(difficulty).tolist() == tier.tolist()
     row = Tier[off.upper()]
     for name in ("group_size", "max_tokens", "clip_low", "clip_high"):
-        mine, usual = getattr(policy, name), getattr(DARE, name)
+        mine, usual = getattr(policy, name), getattr(TIERED, name)
         others = [place for place in Tier if place != row]
         assert mine[row] == usual[Tier.MEDIUM]
         assert mine[others].tolist() == usual[others].tolist()
-    weight, usual = (p.shaping_weight(tier, difficulty) for p in (policy, DARE))
+    weight, usual = (p.shaping_weight(tier, difficulty) for p in (policy, TIERED))
     assert not weight[tier == row].any()
     assert weight[tier != row].tolist() == usual[tier != row].tolist()
     size = policy.group_size[tier]

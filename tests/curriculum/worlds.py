@@ -15,12 +15,23 @@ from hypothesis import settings
 
 from dare.config import CurriculumConfig
 from dare.curriculum import Curriculum, PromptTable, RolloutBatch, ScoreRequest, Services, StepPlan
+from dare.curriculum.estimators import Measured
 
 SOLUTION = (
     "Let the first side be x and note that the other side is twice as long. "
     "Since the perimeter is the sum of all sides, we write x + y + z = 6 x by substitution. "
     "Therefore we divide both sides by the common factor and compare the terms."
 )
+
+CLASSIC: dict[str, Any] = {
+    "tiers": True,
+    "fresh_share": 0.25,
+    "estimator.name": "paper",
+    "estimator.below_threshold": "raw",
+    "selection.name": "beta",
+    "selection.eta": 0.2,
+}
+"""Tiers, help, replay, SNIS with a cold start and draws around 0.5: all that `dare` leaves off."""
 
 
 def examples(count: int) -> settings:
@@ -150,23 +161,32 @@ def describe(plan: StepPlan) -> tuple[Any, ...]:
 
 
 def small(preset: str = "dare", **overrides: Any) -> CurriculumConfig:
-    """A preset at toy size."""
+    """A preset at toy size; "classic" is `dare` with everything that it leaves off."""
     tiny = {
         "rollout_budget": 64,
         "buffer.groups": 200,
         "cold_start.references": 16,
     }
-    base = CurriculumConfig.preset(preset)
+    classic = preset == "classic"
+    base = CurriculumConfig.preset("dare" if classic else preset)
+    base = base.replace(CLASSIC if classic else {})
     if base.cold_start.references == 0:
         del tiny["cold_start.references"]
     return base.replace({**tiny, **overrides})
 
 
 def services(count: int = 0) -> Services:
-    """Decoding for hints and, with a count, embeddings."""
+    """Decoding for hints and, with a count, embeddings and the policy's states on the prompts."""
+    if not count:
+        return Services(decode=lambda tokens: SOLUTION)
     rng = np.random.default_rng(5)
-    embeddings = rng.normal(size=(count, 6)) if count else None
-    return Services(decode=lambda tokens: SOLUTION, embeddings=embeddings)
+    embeddings = rng.normal(size=(count, 6))
+    states = rng.normal(size=(count, 8))
+    return Services(
+        decode=lambda tokens: SOLUTION,
+        embeddings=embeddings,
+        states=lambda rows: Measured(states[rows], 4 * len(rows)),
+    )
 
 
 def frozen(state: Any) -> Any:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tiny
-from dare.curriculum.estimators.snis import effective_sample_size, weights
+from dare.curriculum.estimators.paper import effective_sample_size, weights
 from dare.policy.generate import GenerationRequest, TransformersGenerator
 from dare.policy.logprobs import sampling_logprob
 from dare.policy.score import Sampling, score
