@@ -36,7 +36,7 @@ def columns(seed: int = 0) -> dict[str, Any]:
         "difficulty": rates,
         "tier": (rates >= 0.3).astype(np.uint8) + (rates > 0.8),
         "evidence": rng.random(COUNT) * 32,
-        "estimate": np.where(visits > 0, "snis", "cold-start"),
+        "estimate": np.where(visits > 0, "dare", "forecast"),
         "visits": visits,
         "last_step": np.where(visits > 0, 7, -1),
     }

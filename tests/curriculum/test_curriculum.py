@@ -779,7 +779,8 @@ def test_metrics_and_table_say_what_happened(preset: str) -> None:
     assert columns["id"] == curriculum.prompts.ids()
     assert np.array_equal(columns["visits"], curriculum.visits_P)
     assert np.array_equal(columns["difficulty"], curriculum.difficulty())
-    assert set(columns["estimate"][columns["visits"] == 0].tolist()) <= {"cold-start"}
+    untried = "cold-start" if curriculum.estimator.uses_prior else "forecast"
+    assert set(columns["estimate"][columns["visits"] == 0].tolist()) <= {untried}
     assert (columns["last_step"] == -1).tolist() == (columns["visits"] == 0).tolist()
     columns["difficulty"][:] = -1
     assert (curriculum.difficulty() >= 0).all()

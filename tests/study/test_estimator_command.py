@@ -59,7 +59,7 @@ def test_it_writes_figures_and_a_page(study: tuple[Path, Path]) -> None:
         assert set(line["by_step"]) == {"1", "2"}
     assert figures["intrinsic"]["mae"] == figures["estimators"]["current-fr"]["mae"]
     assert len(figures["ess_sweep"]) == 8
-    assert figures["foresight"] is True
+    assert figures["solutions"] is True
     assert "| dare |" in (out / "estimators.md").read_text("utf-8")
     assert not (out / "seed-42" / "run" / "eval.jsonl").exists()
 
@@ -155,26 +155,29 @@ def test_thirds_of_the_run_are_the_default() -> None:
     assert parse_steps("9, 3,3", 10) == (3, 9)
 
 
-def test_variants_are_dare_with_other_settings(study: tuple[Path, Path], tmp_path: Path) -> None:
+def test_variants_are_the_runs_own_estimator_with_other_settings(
+    study: tuple[Path, Path], tmp_path: Path
+) -> None:
     recipe, _ = study
     variants = {
         "same": "--estimator.clip 4",
-        "silent": "--foresight.use false",
-        "flat": "--foresight.use false --cold_start.temperature 100",
+        "budget": "--estimator.name paper --cold_start.temperature paper "
+        "--buffer.rollouts_per_prompt 8",
+        "flat": "--estimator.name paper --cold_start.temperature 100",
     }
     words = [word for name, text in variants.items() for word in ("--variant", f"{name}={text}")]
-    chosen = ["--estimators", "dare,dare-no-foresight", "--selection.kappa", "8"]
+    chosen = ["--estimators", "dare,paper-budget", "--selection.sharpness", "4"]
     call(str(recipe), *SMALL, *chosen, *words, "--out", str(tmp_path / "out"))
     points = json.loads((tmp_path / "out" / "seed-42" / "points.json").read_text("utf-8"))
     for point in points["points"]:
         found = point["estimates"]
         assert found["same"] == found["dare"]
-        assert found["silent"] == found["dare-no-foresight"]
-        assert found["flat"] != found["silent"]
+        assert found["budget"] == found["paper-budget"]
+        assert found["flat"] != found["budget"]
     figures = json.loads((tmp_path / "out" / "estimators.json").read_text("utf-8"))
-    assert set(figures["estimators"]) == {"dare", "dare-no-foresight", "current-fr", *variants}
+    assert set(figures["estimators"]) == {"dare", "paper-budget", "current-fr", *variants}
     kept = yaml.safe_load((tmp_path / "out" / "seed-42" / "run" / "config.yaml").read_text("utf-8"))
-    assert kept["curriculum"]["selection"]["kappa"] == 8
+    assert kept["curriculum"]["selection"]["sharpness"] == 4
 
 
 @pytest.mark.parametrize(

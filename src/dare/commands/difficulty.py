@@ -158,7 +158,7 @@ def _list(rows: Any, of: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    # Whether an estimate is the cold start's shows in the visits; without it 80 columns suffice.
+    # Whether a prompt was tried shows in the visits; without this column 80 columns suffice.
     names = [name for name in rows.column_names if name != "estimate"]
     table = Table(*names, box=None, padding=(0, 1, 0, 0))
     for row in rows.to_pylist():

@@ -195,6 +195,7 @@ class Curriculum:
         """The difficulty table as columns, one row a prompt."""
         prompts = self.prompts
         difficulty = self.estimator.difficulty()
+        untried = "cold-start" if self.estimator.uses_prior else "forecast"
         return {
             "id": prompts.ids(),
             "source": [prompts.sources[code] for code in prompts.source_P.tolist()],
@@ -202,7 +203,7 @@ class Curriculum:
             "difficulty": difficulty.copy(),
             "tier": self.tiers.assign(difficulty),
             "evidence": self.estimator.evidence(),
-            "estimate": np.where(self.visits_P > 0, self.config.estimator.name, "cold-start"),
+            "estimate": np.where(self.visits_P > 0, self.config.estimator.name, untried),
             "visits": self.visits_P.copy(),
             "last_step": self.last_step_P.copy(),
         }

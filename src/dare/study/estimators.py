@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 from dare.config import CurriculumConfig
 from dare.curriculum.arrays import Array, keyed_rng
 from dare.curriculum.coldstart import check_embeddings
+from dare.curriculum.estimators import Estimator, estimator_class
 from dare.curriculum.teacher_head import TeacherHead
 from dare.errors import InvalidInput, require, suggest
 from dare.study.asked import ASKED, Asked
@@ -36,7 +37,7 @@ class Measurement:
     rollouts: int = 64
     estimators: tuple[str, ...] = tuple(ESTIMATORS)
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """`dare` with other settings, by name: what each setting does to the error of the estimate."""
+    """The run's own estimator with other settings, by name: what they do to its error."""
 
     def __post_init__(self) -> None:
         require(self.at and min(self.at) >= 1, "--at", self.at, "name steps from 1 on")
@@ -77,6 +78,10 @@ class EstimatorStudy(TrainerCallback):
             name for name in WATCHING if name in wanted.estimators
         )
         self._watching |= wanted.variants
+        for name, changes in wanted.variants.items():
+            fix = "has prompts rolled out for its estimate, so it cannot only watch; leave it out"
+            kind = estimator_class(trainer.settings.replace(changes))
+            require(kind.probe is Estimator.probe, "--variant", name, fix)
         last, steps = max(wanted.at), int(trainer.args.max_steps)
         require(last <= steps, "--at", last, f"the run ends after {steps} steps")
         if "teacher" in wanted.estimators:
@@ -86,15 +91,17 @@ class EstimatorStudy(TrainerCallback):
         self.points: list[dict[str, Any]] = []
         self.shadows: Shadows | None = None
         self._asked: Asked | None = None
+        self._embedding: Array | None = None
         self._embedded = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The curriculum exists now: let the shadows listen."""
         curriculum = self._trainer.curriculum
         assert curriculum is not None, "train() has built it"
-        embeddings = self._embeddings()
-        self.shadows = Shadows(curriculum, self._watching, embeddings)
+        scorer = self._trainer.collector.rescore
+        self.shadows = Shadows(curriculum, self._watching, scorer, self._embeddings)
         teacher = self._teacher or curriculum.services.teacher
+        embeddings = self._embeddings() if "teacher" in self._wanted.estimators else None
         self._asked = Asked(self._trainer, embeddings, teacher)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -113,7 +120,7 @@ class EstimatorStudy(TrainerCallback):
         seen = curriculum.visits_P > 0
         rng = keyed_rng(trainer.args.seed, 0, "study prompts")
         rows = choose_prompts(seen, min(wanted.prompts, len(seen)), rng)
-        found = shadows.estimates(rows, curriculum.step, trainer.collector.rescore)
+        found = shadows.estimates(rows, curriculum.step)
         for name in ASKED:  # the fresh group is always taken: it is the intrinsic error
             if name in wanted.estimators or name == "current-fr":
                 found[name] = asked.estimate(name, rows)
@@ -146,7 +153,6 @@ class EstimatorStudy(TrainerCallback):
         trainer = self._trainer
         assert trainer.curriculum is not None, "the run has ended"
         seconds = sum(float(line["seconds"].get("refresh", 0.0)) for line in metrics)
-        seconds = max(0.0, seconds - self.shadows.own_seconds)
         costs = self.shadows.costs(seconds, len(metrics), self._embedded)
         costs.update(self._asked.costs)
         if "teacher" in costs:
@@ -161,18 +167,17 @@ class EstimatorStudy(TrainerCallback):
             "cost": {name: cost.to_dict() for name, cost in costs.items()},
         }
 
-    def _embeddings(self) -> Array | None:
-        """The run's own, or new ones of the same policy where only the teacher needs them."""
-        trainer = self._trainer
-        assert trainer.curriculum is not None
-        given = trainer.curriculum.services.embeddings
-        prompts = [trainer.store.tokens(row) for row in range(len(trainer.store))]
-        if given is None:
-            if not {"teacher", "paper", "paper-budget"} & set(self._wanted.estimators):
-                return None
-            given = trainer.policy.embed(prompts)
-        self._embedded = sum(len(tokens) for tokens in prompts)
-        return check_embeddings(given, len(prompts))
+    def _embeddings(self) -> Array:
+        """The run's own, or new ones of the same policy where the run needs none."""
+        if self._embedding is None:
+            trainer = self._trainer
+            assert trainer.curriculum is not None
+            prompts = [trainer.store.tokens(row) for row in range(len(trainer.store))]
+            given = trainer.curriculum.services.embeddings
+            given = trainer.policy.embed(prompts) if given is None else given
+            self._embedding = check_embeddings(given, len(prompts))
+            self._embedded = sum(len(tokens) for tokens in prompts)
+        return self._embedding
 
 
 def watch(
@@ -182,7 +187,7 @@ def watch(
     save: Save | None = None,
 ) -> EstimatorStudy:
     """Let the estimators watch a trainer's run. It trains, selects and counts as without them,
-    but that it scores every rollout, since some of them read all log-probs.
+    but that it scores every rollout where one of them reads all log-probs, as the paper's does.
 
     `save` is given all points so far whenever one has been measured.
     """

@@ -26,8 +26,8 @@ def one_run(
     callbacks = [RichProgress(str(recipe["preset"]))]
     settings = dict(recipe)
     if token_budget is not None:
-        # The budget ends the run; steps only bound a method that generates hardly anything. DARE
-        # generates a quarter as many rollouts a step, and shorter ones.
+        # The budget ends the run; steps only bound a method that generates hardly anything, as
+        # one that replays most of a step does.
         most = 6 * int(recipe["training"]["max_steps"])
         settings["training"] = {**recipe["training"], "max_steps": most}
     trainer = train(settings, folder, token_budget, callbacks)

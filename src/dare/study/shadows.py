@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from dare.config import CurriculumConfig
 from dare.curriculum.arrays import Array, keyed_rng
 from dare.curriculum.curriculum import Curriculum
-from dare.curriculum.estimators.base import Estimator, Outcome
+from dare.curriculum.estimators.base import Estimator, Outcome, Wanted
 from dare.curriculum.references import ColdStart
-from dare.curriculum.refresh import Scorer
+from dare.curriculum.refresh import Scorer, choose_stale
 from dare.study.cost import Cost
 from dare.study.watchers import Watcher, build_watcher
 
@@ -20,14 +22,15 @@ from dare.study.watchers import Watcher, build_watcher
 class Watched(Estimator):
     """The curriculum's own estimator, unchanged, with the shadows told of every call.
 
-    It wants the log-probs of every rollout, since some of the shadows read them.
+    It wants the log-probs that its own estimator wants and those that some shadow reads.
     """
 
     def __init__(self, own: Estimator, shadows: Shadows) -> None:
         self.own, self._shadows = own, shadows
         self.count, self.probe_group, self.uses_prior = own.count, own.probe_group, own.uses_prior
         self.needs, self.generates = own.needs, own.generates
-        self.rescores = own.rescores or shadows.rescore_for_them
+        self.rescores = own.rescores
+        self.scores = shadows.scores(own.scores)
 
     def set_prior(self, prior_P: Array) -> None:
         """The cold start is done: the outcome that comes next is that of the references."""
@@ -36,12 +39,14 @@ class Watched(Estimator):
 
     def observe(self, outcome: Outcome) -> None:
         """See Estimator."""
-        self.own.observe(outcome)
+        with self._shadows.own_cost.measure():
+            self.own.observe(outcome)
         self._shadows.observe(outcome)
 
     def read(self, step: int, rng: np.random.Generator, token_budget: int) -> int:
         """See Estimator. What the shadows read costs the run nothing."""
-        spent = self.own.read(step, rng, token_budget)
+        with self._shadows.beside_rescoring(self._shadows.own_cost):
+            spent = self.own.read(step, rng, token_budget)
         self._shadows.read(step, spent, token_budget)
         return spent
 
@@ -55,7 +60,8 @@ class Watched(Estimator):
 
     def refresh(self, step: int, rng: np.random.Generator) -> int:
         """See Estimator. What the shadows do here costs the run nothing."""
-        spent = self.own.refresh(step, rng)
+        with self._shadows.beside_rescoring(self._shadows.own_cost):
+            spent = self.own.refresh(step, rng)
         self._shadows.refresh(step)
         return spent
 
@@ -103,32 +109,41 @@ class Shadows:
         self,
         curriculum: Curriculum,
         watching: Mapping[str, Mapping[str, Any] | None],
-        embeddings: Array | None = None,
+        scorer: Scorer,
+        embed: Callable[[], Array | None],
     ) -> None:
         """`watching`: names of estimators, and with settings those that are the run's with these.
 
-        `embeddings` are for cold starts, where the run has none of its own.
+        `scorer` rescores for shadows where the run rescores nothing; `embed` gives the prompts'
+        embeddings and is called where some shadow has a cold start.
         """
-        self._curriculum = curriculum
+        self._curriculum, self._scorer = curriculum, scorer
+        own = curriculum.estimator
         self.watchers = {
             name: build_watcher(name, curriculum, changes) for name, changes in watching.items()
         }
+        self.own_cost = next((w.cost for w in self.watchers.values() if w.own), Cost())
+        """Of the run's own estimator; nobody reads it where that is none of those asked for."""
         self._references_due = False
+        self._budget = 0
         self.rescored, self.cold = 0, 0
-        self.own_seconds = 0.0
+        self.beside_seconds = 0.0
+        """Seconds of the run's refreshes that were not spent on the run's rescoring."""
         config, count = curriculum.config, len(curriculum.prompts)
-        self._has_cold_start = curriculum.estimator.uses_prior
-        self._cold = curriculum.cold_start
-        if not self._has_cold_start:
+        embeddings = embed() if any(w.estimator.uses_prior for w in self._shadowing) else None
+        self._cold, self._first = curriculum.cold_start, 0
+        if self._cold.finished:
             # The first prompts that come out are the references of those that need some.
+            paper = CurriculumConfig.preset("paper").cold_start.references
+            self._first = config.cold_start.references or paper
             none = dataclasses.replace(config.cold_start, references=0)
             self._cold = ColdStart(count, none, config.seed, embeddings)
-        curriculum.estimator = Watched(curriculum.estimator, self)
+        curriculum.estimator = Watched(own, self)
 
-    @property
-    def rescore_for_them(self) -> bool:
-        """Whether some shadow lives on what the run's refresh budget rescores."""
-        return any(w.aligned and not w.rescored for w in self.watchers.values())
+    def scores(self, own: Wanted) -> Wanted:
+        """Whose log-probs the run has to record: what its own estimator and the shadows read."""
+        found = {own, *(watcher.estimator.scores for watcher in self._shadowing)}
+        return "all" if "all" in found else "trained" if "trained" in found else "none"
 
     def expect_references(self) -> None:
         """The next outcome is that of the cold start."""
@@ -136,15 +151,13 @@ class Shadows:
 
     def observe(self, outcome: Outcome) -> None:
         """The same outcome to all; each has its own cold start from the same references."""
-        if not self._has_cold_start:
+        if self._first:
             self._references_due = self._first_comers(outcome)
         elif self._references_due and not self._curriculum.config.cold_start.train:
             self.cold = int(self._curriculum.buffer["length"].sum())
-        for watcher in self.watchers.values():
-            if watcher.own:
-                continue
+        for watcher in self._shadowing:
             with watcher.cost.measure():
-                if self._references_due:
+                if self._references_due and watcher.estimator.uses_prior:
                     watcher.prior_P = self._cold.prior(watcher.temperature)
                     watcher.estimator.set_prior(watcher.prior_P)
                 watcher.estimator.observe(outcome)
@@ -152,80 +165,99 @@ class Shadows:
 
     def read(self, step: int, spent: int, token_budget: int) -> None:
         """The run's own has read; so may each of the others, with the same budget."""
-        for watcher in self.watchers.values():
-            before = watcher.cost.seconds
-            if watcher.own:
-                watcher.cost.scored += spent
-                continue
-            with watcher.cost.measure():
-                rng = keyed_rng(self._curriculum.config.seed, step, "shadow read")
-                watcher.cost.scored += watcher.estimator.read(step, rng, token_budget)
-            self.own_seconds += watcher.cost.seconds - before
+        self._budget = token_budget
+        _charge_reading(self.own_cost, spent)
+        for watcher in self._shadowing:
+            with self.beside_rescoring(watcher.cost):
+                tokens = watcher.estimator.read(step, self._rng(step, "read"), token_budget)
+            _charge_reading(watcher.cost, tokens)
 
     def refresh(self, step: int) -> None:
         """The policy has changed, and the run has rescored what its budget allows."""
-        buffer = self._curriculum.buffer
-        self.rescored += int(buffer["length"][buffer["scored_step"] == step].sum())
-        for watcher in self.watchers.values():
-            before = watcher.cost.seconds
-            with watcher.cost.measure():
+        buffer, rescores = self._curriculum.buffer, self._curriculum.estimator.rescores
+        if rescores:
+            self.rescored += int(buffer["length"][buffer["scored_step"] == step].sum())
+        for watcher in self._shadowing:
+            with self.beside_rescoring(watcher.cost):
+                if watcher.aligned and not watcher.rescored and not rescores:
+                    self._rescore_stale(watcher, step)
                 self._refresh(watcher, step)
-            self.own_seconds += watcher.cost.seconds - before
 
-    def estimates(self, rows: Array, step: int, scorer: Scorer) -> dict[str, Array]:
+    def estimates(self, rows: Array, step: int) -> dict[str, Array]:
         """Each shadow's estimate of these prompts for the policy of now."""
         found: dict[str, Array] = {}
         for name, watcher in self.watchers.items():
             with watcher.cost.measure():
                 if watcher.rescored:
-                    self.rescore(watcher, rows, step, scorer)
+                    self._rescore(watcher, rows, step)
                     self._refresh(watcher, step)
                 found[name] = watcher.estimator.difficulty()[rows].copy()
         return found
 
-    def rescore(self, watcher: Watcher, rows: Array, step: int, scorer: Scorer) -> None:
+    def costs(self, refresh_seconds: float, refreshes: int, embedded: int) -> dict[str, Cost]:
+        """What each has cost; what the run did for alignment is charged to those that use it.
+
+        `refresh_seconds` is what the run's refreshes took, `embedded` the tokens of all prompts.
+        """
+        found = {name: dataclasses.replace(w.cost) for name, w in self.watchers.items()}
+        rescoring = max(0.0, refresh_seconds - self.beside_seconds) if self.rescored else 0.0
+        for name, watcher in self.watchers.items():
+            cost = found[name]
+            if watcher.prior_P is not None:
+                cost.start(self.cold, embedded)
+            if watcher.aligned and not watcher.rescored:
+                cost.scored += self.rescored
+                cost.seconds += rescoring
+            if not watcher.rescored:
+                cost.estimates += refreshes * len(self._curriculum.prompts)
+        return found
+
+    @contextmanager
+    def beside_rescoring(self, cost: Cost) -> Iterator[None]:
+        """Charge the time of this block, which is a part of the run's refresh, to `cost`."""
+        before = cost.seconds
+        with cost.measure():
+            yield
+        self.beside_seconds += cost.seconds - before
+
+    @property
+    def _shadowing(self) -> list[Watcher]:
+        """All but the run's own estimator, which hears everything from the run."""
+        return [watcher for watcher in self.watchers.values() if not watcher.own]
+
+    def _rng(self, step: int, purpose: str) -> np.random.Generator:
+        """The draws of the run's own estimator: one configured alike gives the same estimate."""
+        return keyed_rng(self._curriculum.config.seed, step, purpose)
+
+    def _refresh(self, watcher: Watcher, step: int) -> None:
+        tokens = watcher.estimator.refresh(step, self._rng(step, "refresh"))
+        if watcher.estimator.generates:
+            watcher.cost.generated += tokens
+        else:
+            watcher.cost.scored += tokens
+
+    def _rescore(self, watcher: Watcher, rows: Array, step: int) -> None:
         """Score all that the view has of these prompts; the run's own scores stay as they are."""
         request = watcher.view.request(rows)
         if len(request.uid_R):
-            watcher.view.rescore(request.uid_R, scorer(request), step)
+            watcher.view.rescore(request.uid_R, self._scorer(request), step)
             watcher.cost.scored += int(request.rollouts.offsets[-1])
         else:
             watcher.view.forget()
         watcher.cost.estimates += len(rows)
 
-    def costs(self, refresh_seconds: float, refreshes: int, embedded: int) -> dict[str, Cost]:
-        """What each has cost; what the run did for alignment is charged to those that use it.
-
-        `refresh_seconds` were spent on rescoring and reading, `embedded` tokens on the cold start.
-        """
-        found = {name: dataclasses.replace(w.cost) for name, w in self.watchers.items()}
-        read = sum(w.cost.scored for w in self.watchers.values() if w.own)
-        tokens = max(1, self.rescored + read)
-        for name, watcher in self.watchers.items():
-            cost = found[name]
-            if watcher.aligned and self.cold:
-                cost.start(self.cold, embedded)
-            if watcher.aligned and not watcher.rescored:
-                cost.scored += self.rescored
-                cost.seconds += refresh_seconds * self.rescored / tokens
-            if watcher.own:
-                cost.seconds += refresh_seconds * read / tokens
-            if not watcher.rescored:
-                cost.estimates += refreshes * len(self._curriculum.prompts)
-        return found
-
-    def _refresh(self, watcher: Watcher, step: int) -> None:
-        if watcher.own:
-            return
-        seed = self._curriculum.config.seed
-        watcher.estimator.refresh(step, keyed_rng(seed, step, "shadow refresh"))
+    def _rescore_stale(self, watcher: Watcher, step: int) -> None:
+        """What a run of this estimator would rescore; the run's own scores stay as they are."""
+        request = choose_stale(watcher.view, self._curriculum._chance, step, self._budget)
+        if len(request.uid_R):
+            watcher.view.add_scores(request.uid_R, self._scorer(request), step)
+            watcher.cost.scored += int(request.rollouts.offsets[-1])
 
     def _first_comers(self, outcome: Outcome) -> bool:
         """Take new prompts as references until there are enough; whether there were any."""
         held = self._cold.arrays
         new = ~np.isin(outcome.prompt_Q, held["prompt"])
-        room = self._curriculum.config.cold_start.references - len(held["prompt"])
-        new &= np.cumsum(new) <= room
+        new &= np.cumsum(new) <= self._first - len(held["prompt"])
         for name, values in (
             ("prompt", outcome.prompt_Q),
             ("trials", outcome.trials_Q),
@@ -233,3 +265,11 @@ class Shadows:
         ):
             held[name] = np.concatenate([held[name], values[new]])
         return bool(new.any())
+
+
+def _charge_reading(cost: Cost, tokens: int) -> None:
+    """The first reading is of all prompts and happens once, however many estimates follow."""
+    if cost.scored:
+        cost.scored += tokens
+    else:
+        cost.start(0, tokens)

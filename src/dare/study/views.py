@@ -29,14 +29,16 @@ class NewestView(RolloutBuffer):
         return len(self._source)
 
     def __getitem__(self, column: str) -> Array:
-        """A column of the source; scores taken through the view replace the source's."""
+        """A column of the source; scores taken through the view replace older ones there."""
         values = self._source[column]
         own = {"current": self._total, "scored_step": self._step}.get(column)
         if own is None or not len(self._uid):
             return values
         place = self._source.position(self._uid)
+        newer = np.flatnonzero(place >= 0)
+        newer = newer[self._step[newer] >= self._source["scored_step"][place[newer]]]
         changed = values.copy()
-        changed[place[place >= 0]] = own[place >= 0]
+        changed[place[newer]] = own[newer]
         return changed
 
     @property
@@ -71,6 +73,16 @@ class NewestView(RolloutBuffer):
         self._uid = np.asarray(uid, dtype=np.int64)
         self._total = np.asarray(total_logprob, dtype=np.float64)
         self._step = np.full(len(self._uid), step, np.int64)
+
+    def add_scores(self, uid: Any, total_logprob: Any, step: int) -> None:
+        """Scores for the view alone, beside those that it has of other rollouts."""
+        here = self._source.position(self._uid) >= 0
+        kept = here & ~np.isin(self._uid, uid)
+        before = self._uid[kept], self._total[kept], self._step[kept]
+        self.rescore(uid, total_logprob, step)
+        self._uid = np.concatenate([before[0], self._uid])
+        self._total = np.concatenate([before[1], self._total])
+        self._step = np.concatenate([before[2], self._step])
 
     def forget(self) -> None:
         """Show the source's scores again."""

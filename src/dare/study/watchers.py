@@ -25,9 +25,9 @@ WATCHING = {
     "dare": "a regression on the policy's states, on solutions where there are some, and on groups"
     " of the prompt itself",
     "dare-no-solutions": "the same without solutions",
-    "dare-no-states": "the same without states and solutions: groups alone",
+    "dare-no-states": "the same without states and solutions: the prompt's length and groups",
     "paper": "SNIS over the last group, all of it rescored; the cold start below the ESS threshold",
-    "paper-budget": "the same, with the scores that the run's refresh budget pays for",
+    "paper-budget": "the same, with the scores that the refresh budget of a run pays for",
     "previous-fr": "mean of the buffered rollouts",
     "posterior": "MoPPS: discounted Beta posterior",
     "mean-of-seen": "mean of the groups seen so far, for every prompt",

@@ -65,7 +65,6 @@ class PolicyServices:
             return self._collector.read_solutions(rows, settings.max_tokens)
 
         own = solutions if self._store.has_solutions else None
-        needs = estimator_class(settings).needs
         return replace(
             given,
             embeddings=embeddings,
@@ -73,7 +72,7 @@ class PolicyServices:
             decode=given.decode or self.decode,
             solutions=given.solutions or own,
             states=given.states or self._collector.read_states,
-            lengths=self._store.lengths if "lengths" in needs else given.lengths,
+            lengths=self._store.lengths if given.lengths is None else given.lengths,
             entropy=given.entropy or self.entropy,
             ask=given.ask or self.ask,
         )
