@@ -106,7 +106,7 @@ def figures_of(splits: list[tuple[Array, Array, Array]]) -> dict[str, Any]:
         "correlation": round(
             float(np.mean([np.corrcoef(s, f.mean(axis=1))[0, 1] for s, _, f in splits])), 3
         )
-        if float(said.std()) > 1e-6
+        if min(float(one[0].std()) for one in splits) > 1e-6
         else None,
         "inside_80": round(float(inside.mean()), 3),
         "bins": [

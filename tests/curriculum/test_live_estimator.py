@@ -336,3 +336,16 @@ def test_a_run_goes_on_with_other_prompts() -> None:
         if name in known:
             assert second.visits_P[row] == first.visits_P[known[name]]
     trained(second, np.resize(truth, 70), 2)
+
+
+def test_group_sizes_by_value_fill_the_budget_and_favour_what_is_seldom_mixed() -> None:
+    states, truth = world(400)
+    curriculum = curriculum_of(400, states, group_sizes="value")
+    trained(curriculum, truth, 6)
+    plan = curriculum.plan()
+    assert plan.fresh_rollouts == 64
+    assert 4 <= plan.group_size_P.min() < plan.group_size_P.max() <= 16
+    chance = curriculum.estimator.mixed(8)[plan.prompt_P]
+    assert np.corrcoef(chance, plan.group_size_P)[0, 1] < 0
+    with pytest.raises(InvalidInput, match="smallest_group"):
+        curriculum_of(400, states, smallest_group=9)

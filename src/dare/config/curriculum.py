@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
@@ -35,6 +35,13 @@ class CurriculumConfig:
     prompts_per_step: int = 0
     """B: prompts a step draws, each with its whole group, so that its rollouts vary (the paper).
     R still bounds them. 0 draws as many as fill R."""
+    group_sizes: Literal["tiers", "value"] = "tiers"
+    """Who decides how many rollouts a prompt gets: its tier, or (`value`) the chance that its group
+    is mixed: of R, each next rollout goes where that chance grows most."""
+    smallest_group: int = 4
+    """Rollouts that `value` gives a drawn prompt at least ..."""
+    largest_group: int = 16
+    """... and at most. On average a prompt has `medium.group_size`."""
     fresh_share: float = 1.0
     """sigma: share of them generated now; the rest is replayed from the buffer (1: none)."""
     max_tokens: int = 3072
@@ -80,6 +87,9 @@ class CurriculumConfig:
         require(fresh >= largest, "rollout_budget", self.rollout_budget, fix)
         prompts = self.prompts_per_step
         require(prompts >= 0, "prompts_per_step", prompts, "must not be negative; 0 fills R")
+        least, most, usual = self.smallest_group, self.largest_group, self.medium.group_size
+        fix = f"needs 2 <= smallest_group <= medium.group_size ({usual}) <= largest_group"
+        require(2 <= least <= usual <= most, "smallest_group", (least, most), fix)
         require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "must be at least 1")
 
     @property

@@ -276,7 +276,7 @@ class Curriculum:
             groups = self._planner.with_own(groups, room, kept, step)
             room = self.config.rollout_budget
             rows = self._planner.beside(kept, rows)
-        return self._planner.train(step, rows, difficulty, groups, room)
+        return self._planner.train(step, rows, difficulty, groups, room, self.estimator.mixed)
 
     def _build_cold_start(self) -> ColdStart:
         """Finished from the start where nobody uses it."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 
 from dare.config import CurriculumConfig
+from dare.curriculum.allocation import allocate
 from dare.curriculum.arrays import Array, compact
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.code_hints import outline
@@ -72,12 +74,19 @@ class Planner:
         return self._plan(step, "train", rows, difficulty_P[rows], groups, groups, alike=True)
 
     def train(
-        self, step: int, rows: Array, difficulty_P: Array, groups: Array, room: int
+        self,
+        step: int,
+        rows: Array,
+        difficulty_P: Array,
+        groups: Array,
+        room: int,
+        mixed: Callable[[int], Array],
     ) -> StepPlan:
         """The drawn rows, cut where their groups and those of the buffer fill R exactly.
 
         `groups` lists buffer groups in order of preference; they get at most `room` rollouts. With
-        `prompts_per_step` the rows may be fewer, and no group grows to make up for it.
+        `prompts_per_step` the rows may be fewer, and no group grows to make up for it. `mixed(n)`
+        is the chance of every prompt that a group of n is mixed.
         """
         groups, held = self._affordable(groups, room)
         budget = self._config.rollout_budget - held
@@ -85,10 +94,23 @@ class Planner:
         sizes = self._tiers.group_size[tier]
         if self._config.prompts_per_step:
             budget = min(budget, int(sizes.sum()))
-        sizes = fill_budget(sizes, budget) if budget else rows[:0]
+        if self._config.group_sizes == "value" and budget:
+            sizes = self._by_value(rows, budget, mixed)
+        else:
+            sizes = fill_budget(sizes, budget) if budget else rows[:0]
         rows, tier = rows[: len(sizes)], tier[: len(sizes)]
         plain = self._tiers.plain(tier, sizes)
         return self._plan(step, "train", rows, difficulty_P[rows], sizes, plain, groups, held)
+
+    def _by_value(self, rows: Array, budget: int, mixed: Callable[[int], Array]) -> Array:
+        """Sizes of as many groups as the budget holds of the usual size, for the first rows."""
+        config = self._config
+        least, most = config.smallest_group, config.largest_group
+        count = min(len(rows), max(1, round(budget / config.medium.group_size)))
+        if not count * least <= budget <= count * most:
+            return fill_budget(np.full(len(rows), config.medium.group_size), budget)
+        chance = np.column_stack([mixed(size)[rows[:count]] for size in range(least, most + 1)])
+        return allocate(chance, least, budget)
 
     def replay(self, step: int, rng: np.random.Generator) -> tuple[Array, int]:
         """Groups to replay, in drawn order, and the rollouts they may fill (METHOD 8)."""
