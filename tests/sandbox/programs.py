@@ -359,7 +359,11 @@ def honest_failures(sandbox: Sandbox) -> list[str]:
         return "" if right else f"honest {name}: {result}"
 
     with ThreadPoolExecutor(4) as pool:
-        return [failure for failure in pool.map(attempt, HONEST) if failure]
+        found = dict(zip(HONEST, pool.map(attempt, HONEST), strict=True))
+    # One that the clock stopped on a busy machine is tried again alone.
+    late = [name for name, failure in found.items() if Ended.TIME in failure]
+    found |= {name: attempt(name) for name in late}
+    return [failure for failure in found.values() if failure]
 
 
 def hostile_failures(sandbox: Sandbox, base: str) -> list[str]:
@@ -373,6 +377,14 @@ def hostile_failures(sandbox: Sandbox, base: str) -> list[str]:
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(attempt, enumerate(HOSTILE)))
+    # On a busy machine the clock may be first where memory should have been, or a program takes
+    # long to be gone: those that were held, but late, are tried again alone.
+    for number, name in enumerate(HOSTILE):
+        for again in range(1, 4):
+            late = all("took " in one or ": time_limit " in one for one in found[number])
+            if not found[number] or not late or any("ESCAPED" in one for one in found[number]):
+                break
+            found[number] = attempt((number + again * len(HOSTILE), name))
     return [failure for failures in found for failure in failures]
 
 
