@@ -27,6 +27,7 @@ from dare.curriculum import Services
 # What a success on a hard prompt is taken to say: the policy itself writes digits only.
 SOLUTION = "Since both numbers are small, we add the first to the second. Then 4 * 5 = 20 follows."
 
+TOLERANCE = 1e-5  # of a loss or a gradient against the reference
 # A plain gradient step of this size moves ratios past the clip range within a step or two.
 _FAR = {"optim": "sgd", "learning_rate": 1.0}
 _REPLAY = {**_FAR, "curriculum": {"fresh_share": 0.5}, "per_device_train_batch_size": 24}
@@ -174,6 +175,20 @@ def by_step(case: str, steps: list[Step]) -> list[list[Step]]:
     """What a run's updates were, step by step."""
     many = updates(case)
     return [steps[at : at + many] for at in range(0, len(steps), many)]
+
+
+def check_reference(case: str, steps: list[Step], lines: list[dict[str, Any]]) -> None:
+    """Each step's loss, as it was logged, and its gradients are those of the plain reference."""
+    for made, line in zip(by_step(case, steps), lines, strict=True):
+        for name in ("loss", "clipped", "kl"):
+            wanted = sum(getattr(step, name) for step in made) / len(made)
+            written = line["loss" if name == "loss" else f"objective_{name}"]
+            assert abs(written - wanted) <= TOLERANCE, (name, written, wanted)
+        for step in made:
+            assert step.distance() < TOLERANCE
+            assert sum(len(group.rollouts) for group in step.groups) == 48
+            # Far above the tolerance, or the comparison would say nothing.
+            assert max(float(value.abs().max()) for value in step.gradient.values()) > 1e-2
 
 
 def as_saved(trainer: Any, steps: list[Step]) -> dict[str, Any]:

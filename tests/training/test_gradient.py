@@ -6,12 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from gradient_cases import CASES, by_step, metrics, run, updates
+from gradient_cases import CASES, TOLERANCE, by_step, check_reference, metrics, run, updates
 from plain_reference import HINTED, THINK, Step, tier
 
 import tiny
-
-TOLERANCE = 1e-5
 
 
 def conditionings(step: Step) -> Counter[int]:
@@ -75,16 +73,7 @@ def exercised(case: str, steps: list[Step], accumulation: int) -> dict[str, bool
 def test_loss_and_gradient_equal_the_plain_reference(case: str, tmp_path: Path) -> None:
     trainer, steps = run(case, tmp_path)
     assert len(steps) == 2 * updates(case)
-    for made, line in zip(by_step(case, steps), metrics(tmp_path), strict=True):
-        for name in ("loss", "clipped", "kl"):
-            wanted = sum(getattr(step, name) for step in made) / len(made)
-            written = line["loss" if name == "loss" else f"objective_{name}"]
-            assert written == pytest.approx(wanted, abs=TOLERANCE)
-        for step in made:
-            assert step.distance() < TOLERANCE
-            assert sum(len(group.rollouts) for group in step.groups) == 48
-            # Far above the tolerance, or the comparison would say nothing.
-            assert max(float(value.abs().max()) for value in step.gradient.values()) > 1e-2
+    check_reference(case, steps, metrics(tmp_path))
     done = exercised(case, steps, trainer.args.gradient_accumulation_steps)
     assert all(done.values()), done
 

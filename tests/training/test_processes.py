@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from gradient_cases import PRESETS, as_saved, by_step, run, updates
+from gradient_cases import PRESETS, TOLERANCE, as_saved, check_reference, run, updates
 from plain_reference import HINTED, Step, tier
 
 import tiny
@@ -22,7 +22,6 @@ CHECKED = (*CASES, "mini-batches")
 EVERY = (*CHECKED, *PRESETS)
 RECORDS = ("metrics.jsonl", "selections.jsonl", "samples.jsonl")
 TIMING = ("seconds", "time", "memory_mb")
-TOLERANCE = 1e-5
 REPLAYS = ("dots", "edco", "llm-judge")
 PROBES = ("current-fr", "dapo", "greso")  # they train on what their probes found
 
@@ -73,17 +72,7 @@ def apart(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> fl
 
 @pytest.mark.parametrize("case", EVERY)
 def test_one_process_has_the_loss_and_the_gradient_of_the_reference(case, runs) -> None:
-    lines = tiny.lines(runs.one / case / "metrics.jsonl")
-    for made, line in zip(by_step(case, runs.steps[case]), lines, strict=True):
-        for name in ("loss", "clipped", "kl"):
-            wanted = sum(getattr(step, name) for step in made) / len(made)
-            written = line["loss" if name == "loss" else f"objective_{name}"]
-            assert written == pytest.approx(wanted, abs=TOLERANCE)
-        for step in made:
-            assert step.distance() < TOLERANCE
-            assert sum(len(group.rollouts) for group in step.groups) == 48
-            # Far above the tolerance, or the comparison would say nothing.
-            assert max(float(value.abs().max()) for value in step.gradient.values()) > 1e-2
+    check_reference(case, runs.steps[case], tiny.lines(runs.one / case / "metrics.jsonl"))
 
 
 @pytest.mark.parametrize("case", CHECKED)
