@@ -13,6 +13,7 @@ import pytest
 from dare import InvalidInput, cli
 from dare.commands.train import split_options
 from dare.training.recipe import build, change, config_of, load_recipe
+from dare.training.workload import workload_of
 
 SMALL = [
     "--eval-strategy=no",
@@ -118,6 +119,7 @@ def test_a_run_leaves_its_recipe_and_can_be_resumed(dare, tmp_path):
     command = [sys.executable, "-m", "dare", "train", "quickstart", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert "dare report mine" in done.stdout.splitlines()[-1]
     metrics = (tmp_path / "mine" / "metrics.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(line)["step"] for line in metrics] == [0, 1]
     code, _, errors = dare("train", "--resume", "mine", "--max-steps=3")
@@ -132,6 +134,39 @@ def test_a_recipe_with_lora_builds_adapters(tmp_path):
     trained = [name for name, p in trainer.model.named_parameters() if p.requires_grad]
     assert trained
     assert all("lora" in name for name in trained)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "says"),
+    [
+        ({"max_steps": 5}, "belongs under `training:`"),
+        ({"selection": {"kappa": 3}}, "belongs under `curriculum:`"),
+        ({"use_vllm": True}, "belongs under `training:`"),
+        ({"lora_alpha": 32}, "belongs under `peft:`"),
+        ({"training": {"kappa": 3}}, "curriculum:`, as selection.kappa"),
+        ({"training": {"reward": "math"}}, "top level"),
+        ({"curriculum": {"learning_rate": 1.0}}, "belongs under `training:`"),
+        ({"curriculum": {"selections.kappa": 1.0}}, "did you mean 'selection'"),
+        ({"peft": {"lerning_rate": 1.0}}, "is no setting"),
+    ],
+)
+def test_a_misplaced_key_says_where_it_belongs(recipe, says, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(json.dumps(recipe), "utf-8")
+    with pytest.raises(InvalidInput) as caught:
+        build(change(load_recipe(str(path)), ["--output-dir", str(tmp_path / "run")]))
+    assert says in caught.value.fix
+
+
+def test_a_recipe_may_name_several_evaluation_sets(tmp_path):
+    sets = "{few: {tasks: {count: 8, seed: 1}}, more: {tasks: {count: 16, seed: 2}}}"
+    words = [*SMALL, "--output-dir", str(tmp_path), "--eval-data", sets]
+    recipe = change(load_recipe("quickstart"), words)
+    assert {name: len(rows) for name, rows in build(recipe).eval_dataset.items()} == {
+        "few": 8,
+        "more": 16,
+    }
+    assert workload_of(recipe).workload.generated_at_most == 16
 
 
 def test_doctor_reports_as_json_and_passes(dare):

@@ -39,7 +39,10 @@ def train(
     recipe, options = split_options([recipe, *context.args])
     if resume is not None:
         if not (Path(resume) / "recipe.yaml").is_file():
-            raise InvalidInput("--resume", resume, "is no run folder with a recipe.yaml")
+            fix = (
+                "has no recipe.yaml; a run of a script: trainer.train(resume_from_checkpoint=True)"
+            )
+            raise InvalidInput("--resume", resume, fix)
         recipe = str(Path(resume) / "recipe.yaml")
         options += ["--output-dir", resume]
     settings = change(load_recipe(recipe), options)
@@ -55,7 +58,10 @@ def train(
         return
     _keep_recipe(trainer, settings)
     trainer.train(resume_from_checkpoint=resume is not None)
-    typer.echo(f"done; the run is in {trainer.folder.path}")
+    typer.echo(
+        f"done; dare report {trainer.folder.path} shows it: reward and accuracy, which prompts are "
+        "hard now, and rollouts to read"
+    )
 
 
 def split_options(words: list[str]) -> tuple[str, list[str]]:

@@ -35,17 +35,20 @@ def load(
     peft_config: Any = None,
     seed: int = 0,
     dtype: torch.dtype | str = "auto",
+    trust_remote_code: bool = False,
     **options: Any,
 ) -> tuple[Any, Any]:
     """The model and tokenizer behind a name, a folder or ready objects; adapters added if asked.
 
     `dtype` and `options` (as `from_pretrained` takes them) are of use where a name is given.
     """
+    trust = {"trust_remote_code": True} if trust_remote_code else {}
     if isinstance(model, (str, Path)):
-        tokenizer = AutoTokenizer.from_pretrained(model) if tokenizer is None else tokenizer
-        model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, **options)
+        if tokenizer is None:
+            tokenizer = AutoTokenizer.from_pretrained(model, **trust)
+        model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, **trust, **options)
     if tokenizer is None:
-        tokenizer = AutoTokenizer.from_pretrained(model.config.name_or_path)
+        tokenizer = AutoTokenizer.from_pretrained(model.config.name_or_path, **trust)
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             fix = "set tokenizer.pad_token (or an eos token) before training"
@@ -62,6 +65,16 @@ def load(
             torch.manual_seed(seed)
             model = get_peft_model(model, peft_config)
     return model, tokenizer
+
+
+def without_dropout(model: Any) -> None:
+    """Set every dropout of the model to 0, that of attention too."""
+    for part in model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+        if hasattr(part, "attention_dropout"):
+            part.attention_dropout = 0.0
+    model.config.get_text_config().attention_dropout = 0.0
 
 
 def end_ids(model: Any, tokenizer: Any) -> list[int]:

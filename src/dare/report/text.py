@@ -27,6 +27,14 @@ def legible(text: str, longest: int = LONGEST) -> str:
     return _UNSEEN.sub(_sign, text.replace("\r\n", "\n"))
 
 
+def prompt_text(prompt: Any) -> str:
+    """A prompt as it stands; of a conversation, every turn under its role."""
+    if not isinstance(prompt, list):
+        return str(prompt)
+    turns = [turn if isinstance(turn, dict) else {"content": turn} for turn in prompt]
+    return "\n\n".join(f"[{turn.get('role', '?')}]\n{turn.get('content', '')}" for turn in turns)
+
+
 def embedded(value: Any) -> str:
     """JSON that stands safely inside a script element: pure ASCII without <, > and &."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))

@@ -10,6 +10,10 @@ import numpy.typing as npt
 
 from dare.templates import Message
 
+OPTIONS = "chat_template_kwargs"
+"""Attribute of a tokenizer with more arguments for its template (`enable_thinking`), so that
+whoever encodes with it shows the policy the same."""
+
 
 def prompt_text(tokenizer: Any, messages: Sequence[Message]) -> str:
     """By the chat template; a base model without one reads the contents, one a line."""
@@ -37,7 +41,6 @@ def encode(tokenizer: Any, messages: Sequence[Message]) -> npt.NDArray[np.int64]
 
 
 def _by_template(tokenizer: Any, messages: Sequence[Message]) -> str:
-    text: str = tokenizer.apply_chat_template(
-        list(messages), add_generation_prompt=True, tokenize=False
-    )
+    options = {"add_generation_prompt": True, **(getattr(tokenizer, OPTIONS, None) or {})}
+    text: str = tokenizer.apply_chat_template(list(messages), tokenize=False, **options)
     return text

@@ -6,10 +6,13 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from accelerate.utils import gather_object
 from transformers import Trainer, TrainerCallback
+
+from dare.training.checkpoint import how_to_continue
 
 
 class StepEnd(TrainerCallback):
@@ -82,11 +85,8 @@ def stop_on_signals(trainer: Trainer) -> Iterator[StopWhenAsked]:
         if callback.asked:
             raise KeyboardInterrupt
         callback.asked = True
-        folder = trainer.args.output_dir
-        print(
-            f"\nstopping after this step; continue with: dare train --resume {folder}",
-            file=sys.stderr,
-        )
+        how = how_to_continue(Path(str(trainer.args.output_dir)))
+        print(f"\nstopping after this step; continue with: {how}", file=sys.stderr)
 
     before: dict[signal.Signals, Any] = {}
     with contextlib.suppress(ValueError):  # outside the main thread signals are not ours

@@ -82,6 +82,19 @@ def chosen(run: Path, wanted: str | bool) -> Path | None:
     return path
 
 
+def how_to_continue(run: Path) -> str:
+    """The command, or the call for a run that a script of the user's began."""
+    if (run / "recipe.yaml").is_file():
+        return f"dare train --resume {run}"
+    return f"trainer.train(resume_from_checkpoint=True) and output_dir={str(run)!r}"
+
+
+def remove_all(run: Path) -> None:
+    """Forget the checkpoints of a run, the newest first, so that none is resumed by mistake."""
+    for path in checkpoints(run):
+        shutil.rmtree(path)
+
+
 def rotate(run: Path, keep: int | None, best: int | None = None) -> None:
     """Remove all but the newest `keep` checkpoints, and stages that a crash left behind."""
     for path in run.glob(".stage-*"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -14,27 +16,49 @@ from dare.errors import InvalidInput, require
 from dare.policy.logprobs import Sampling
 from dare.policy.loss import LEVELS, LOSS_TYPES
 from dare.policy.model import check_dtype
+from dare.training.from_trl import knows_trl
 
+_LOG = logging.getLogger(__name__)
+_STEPS = 200  # of a run that is not told how long it is
 # Of liger's kernels those inside the layers: the head's log-probs are chunked here already.
 _LIGER = {"rope": True, "rms_norm": True, "swiglu": True, "cross_entropy": False}
 _LIGER |= {"fused_linear_cross_entropy": False}
 
 
+@knows_trl
 @dataclass
 class DareConfig(TrainingArguments):
     """Everything a run is made of.
 
     The method's own knobs are those of `CurriculumConfig`; `preset` names a full set of them and
     `curriculum` changes single ones by dotted name, for instance {"selection.sharpness": 4}. A few
-    of them also have the name that GRPO users know; where given, these win.
+    of them also have the name that GRPO users know; where given, these win. Other names of TRL's
+    GRPOConfig are taken where they change nothing here, and answered with what to use otherwise.
     """
 
     # Defaults of transformers that make no sense here, or that the method fixes.
     learning_rate: float = field(default=2e-6, metadata={"help": "Learning rate of AdamW."})
     lr_scheduler_type: str = field(default="constant", metadata={"help": "Schedule of the rate."})
     max_steps: int = field(
-        default=200,
-        metadata={"help": "Optimiser steps of the run; a generation makes one unless told more."},
+        default=-1,
+        metadata={
+            "help": "Optimiser steps of the run; a generation makes one unless told more. "
+            f"{_STEPS} where neither this nor num_train_epochs is given."
+        },
+    )
+    num_train_epochs: float = field(
+        default=0.0,
+        metadata={"help": "Instead of max_steps: so many draws of a prompt, on average."},
+    )
+    gradient_accumulation_steps: int = field(
+        default=0,
+        metadata={
+            "help": "Micro-batches of an update on each process; 0: all of a generation. Without "
+            "rollout_budget they say how many rollouts there are, as in TRL."
+        },
+    )
+    overwrite_output_dir: bool = field(
+        default=False, metadata={"help": "Begin anew where the folder holds checkpoints of a run."}
     )
     logging_steps: float = field(default=1, metadata={"help": "Steps between two log lines."})
     save_steps: float = field(default=20, metadata={"help": "Steps between two checkpoints."})
@@ -67,6 +91,16 @@ class DareConfig(TrainingArguments):
             "set; with adapters (PEFT) on a GPU it is bfloat16, as the frozen weights never change."
         },
     )
+    trust_remote_code: bool = field(
+        default=False, metadata={"help": "Run Python code that comes with a model of that name."}
+    )
+    disable_dropout: bool = field(
+        default=False, metadata={"help": "Set every dropout of the model to 0."}
+    )
+    chat_template_kwargs: dict[str, Any] | None = field(
+        default=None,
+        metadata={"help": "For the tokenizer's chat template, as {enable_thinking: false}."},
+    )
     generator: str = field(
         default="transformers",
         metadata={"help": "What samples responses: `transformers`, or your own as module:Class."},
@@ -87,6 +121,10 @@ class DareConfig(TrainingArguments):
     )
     num_iterations: int = field(
         default=1, metadata={"help": "Passes over what a generation brought, with updates in each."}
+    )
+    generation_batch_size: int | None = field(
+        default=None,
+        metadata={"help": "TRL's name of rollout_budget, in whole micro-batches of all processes."},
     )
     steps_per_generation: int | None = field(
         default=None,
@@ -158,6 +196,15 @@ class DareConfig(TrainingArguments):
         default=0.0, metadata={"help": "Temperature of evaluation; 0 is greedy."}
     )
     eval_samples: int = field(default=1, metadata={"help": "Responses to each evaluation prompt."})
+    num_generations_eval: int | None = field(
+        default=None, metadata={"help": "TRL's name of eval_samples."}
+    )
+    log_completions: bool = field(
+        default=False, metadata={"help": "Print rollouts of a step with its log line."}
+    )
+    num_completions_to_print: int | None = field(
+        default=None, metadata={"help": "So many; all that samples.jsonl has of the step."}
+    )
     sample_rows: int = field(
         default=2, metadata={"help": "Rollouts of each tier kept per step in samples.jsonl."}
     )
@@ -181,9 +228,11 @@ class DareConfig(TrainingArguments):
         require(0 < self.top_p <= 1, "top_p", self.top_p, "must be in (0, 1]")
         require(self.top_k >= 0, "top_k", self.top_k, "0 keeps all tokens")
         require(self.beta >= 0, "beta", self.beta, "must not be negative")
-        require(self.max_steps > 0, "max_steps", self.max_steps, "say how many steps to train")
+        if self.num_generations_eval is not None:
+            self.eval_samples = self.num_generations_eval
         self._check_objective()
         self._check_updates()
+        self._check_steps()
         limit, window = self.unscored_limit, self.unscored_window
         require(0 <= limit <= 1, "unscored_limit", limit, "must be in [0, 1]; 1 never stops")
         require(window >= 1, "unscored_window", window, "must be at least one step")
@@ -203,18 +252,54 @@ class DareConfig(TrainingArguments):
             require(self.epsilon_high > 1, "epsilon_high", self.epsilon_high, fix)
 
     def _check_updates(self) -> None:
-        rounds, steps = self.num_iterations, self.steps_per_generation
+        rounds, part, batch = (
+            self.num_iterations,
+            self.gradient_accumulation_steps,
+            self.generation_batch_size,
+        )
         require(rounds >= 1, "num_iterations", rounds, "must be at least 1")
+        require(part >= 0, "gradient_accumulation_steps", part, "must not be negative")
+        rows = self.per_device_train_batch_size * self.world_size
+        if batch is not None:
+            fix = f"must be a multiple of the {rows} rows of a micro-batch on all processes"
+            require(batch > 0 and batch % rows == 0, "generation_batch_size", batch, fix)
+            fix = f"and generation_batch_size ({batch}, so {batch // rows}) are two; give one"
+            steps = self.steps_per_generation
+            require(steps in (None, batch // rows), "steps_per_generation", steps, fix)
+            self.steps_per_generation = batch // rows
+        if self.steps_per_generation is None:
+            self.steps_per_generation = part or None  # as in TRL
+        elif part == 0:
+            self.gradient_accumulation_steps = part = 1
+        steps = self.steps_per_generation
         if steps is not None:
-            part = self.gradient_accumulation_steps
             fix = f"must be a multiple of gradient_accumulation_steps ({part})"
             require(steps >= 1 and steps % part == 0, "steps_per_generation", steps, fix)
+
+    def _check_steps(self) -> None:
+        epochs, steps = self.num_train_epochs, self.max_steps
+        require(epochs >= 0, "num_train_epochs", epochs, "must be positive; 0: max_steps says")
+        require(steps > 0 or steps == -1, "max_steps", steps, "say how many steps to train")
+        if steps < 0 and epochs > 0:
+            return  # `set_length` knows how many, with the data
+        if steps < 0:
+            self.max_steps = _STEPS * self.updates_per_generation
+        elif epochs > 0:
+            _LOG.warning("max_steps = %d decides; num_train_epochs = %g is not used", steps, epochs)
         updates = self.updates_per_generation
         fix = (
             f"must be a multiple of the {updates} updates of a generation: "
             f"{-(-self.max_steps // updates) * updates}, say"
         )
         require(self.max_steps % updates == 0, "max_steps", self.max_steps, fix)
+
+    def set_length(self, prompts: int, settings: CurriculumConfig) -> None:
+        """`max_steps` of `num_train_epochs`: an epoch draws as many prompts as there are."""
+        if self.max_steps < 0:
+            drawn = settings.rollout_budget * settings.fresh_share / settings.medium.group_size
+            drawn = settings.prompts_per_step or drawn
+            generations = math.ceil(round(self.num_train_epochs * prompts / drawn, 6))
+            self.max_steps = generations * self.updates_per_generation
 
     @property
     def mini_batches(self) -> int:
@@ -241,22 +326,25 @@ class DareConfig(TrainingArguments):
         name = options.pop("dtype", "bfloat16" if adapters and self.bf16 else "float32")
         if not isinstance(name, torch.dtype):
             name = check_dtype(name, self.device, "model_init_kwargs.dtype")
-        return {"dtype": name, **options}
+        return {"dtype": name, "trust_remote_code": self.trust_remote_code, **options}
 
     @property
     def sampling(self) -> Sampling:
         """The distribution that rollouts are drawn from."""
         return Sampling(self.temperature, self.top_p, self.top_k)
 
-    def curriculum_config(self) -> CurriculumConfig:
+    def curriculum_config(self, processes: int | None = None) -> CurriculumConfig:
         """The curriculum's settings: preset, then `curriculum`, then the familiar names."""
         changes = dict(self.curriculum or {})
+        budget, steps = self.rollout_budget, self.steps_per_generation
+        if budget is None and "rollout_budget" not in changes and steps is not None:
+            budget = self.per_device_train_batch_size * (processes or self.world_size) * steps
         changes["seed"] = self.seed
         high = self.epsilon if self.epsilon_high is None else self.epsilon_high
         if self.loss_type == "cispo" and self.epsilon_high is not None:
             high = self.epsilon_high - 1.0  # TRL's is the bound itself; ours counts from 1
         named = {
-            "rollout_budget": self.rollout_budget,
+            "rollout_budget": budget,
             "medium.group_size": self.num_generations,
             "max_tokens": self.max_completion_length,
             "medium.clip_low": self.epsilon,
@@ -289,5 +377,7 @@ class DareConfig(TrainingArguments):
             f"process(es) are {rollouts // rows} micro-batches; set that, or rollout_budget to "
             f"{steps * rows}"
         )
-        require(steps == rollouts // rows, "steps_per_generation", steps, fix)
+        own = steps != self.gradient_accumulation_steps
+        name = "steps_per_generation" if own else "gradient_accumulation_steps"
+        require(steps == rollouts // rows, name, steps, fix)
         return self.gradient_accumulation_steps

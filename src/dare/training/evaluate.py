@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +23,35 @@ def evaluate_policy(trainer: DareTrainer, dataset: Any) -> dict[str, Any]:
     """Accuracy, tokens and truncation, overall and by level; unscored responses are counted.
 
     `by_problem` has each problem's score and `problem_set` says which problems they are, so that
-    runs can be compared problem by problem.
+    runs can be compared problem by problem. Of a dictionary of data sets `by_set` has each one.
     """
+    sets = dataset if isinstance(dataset, Mapping) else {"": dataset}
+    found = [_responses(trainer, part) for part in sets.values()]
+    sizes = [len(store) for store, _ in found]
+    first = np.cumsum([0, *sizes])
+    responses = Responses(
+        np.concatenate([r.problem_R + at for (_, r), at in zip(found, first, strict=False)]),
+        *(
+            np.concatenate([getattr(one, name) for _, one in found])
+            for name in ("score_R", "tokens_R", "truncated_R")
+        ),
+    )
+    level = [s.table.levels[code] for s, _ in found for code in s.table.level_P.tolist()]
+    ids = " ".join(name for store, _ in found for name in store.table.ids())
+    named = {}
+    if isinstance(dataset, Mapping):
+        of_set = [name for name, size in zip(sets, sizes, strict=True) for _ in range(size)]
+        named = {"by_set": by_group(responses, of_set, with_problems)}
+    return {
+        **with_problems(responses),
+        "problem_set": hashlib.sha256(ids.encode()).hexdigest()[:16],
+        "by_level": by_group(responses, level, with_problems),
+        **named,
+    }
+
+
+def _responses(trainer: DareTrainer, dataset: Any) -> tuple[PromptStore, Responses]:
+    """Scored responses of all processes to one data set."""
     args = trainer.args
     store = PromptStore(dataset, trainer.processing_class, args.system_prompt)
     rows = np.repeat(np.arange(len(store)), args.eval_samples)
@@ -52,15 +80,9 @@ def evaluate_policy(trainer: DareTrainer, dataset: Any) -> dict[str, Any]:
     ]
     everyone = gather_object(local) if trainer.accelerator.num_processes > 1 else local
     everyone.sort(key=lambda record: record[0])
-    level = [store.table.levels[code] for code in store.table.level_P.tolist()]
-    responses = Responses.from_lists(
+    return store, Responses.from_lists(
         [int(rows[place]) for place, *_ in everyone],
         [value for _, value, _, _ in everyone],
         [size for _, _, size, _ in everyone],
         [finish == Finish.LENGTH for *_, finish in everyone],
     )
-    return {
-        **with_problems(responses),
-        "problem_set": hashlib.sha256(" ".join(store.table.ids()).encode()).hexdigest()[:16],
-        "by_level": by_group(responses, level, with_problems),
-    }

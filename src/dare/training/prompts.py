@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -14,8 +14,11 @@ from dare.curriculum.prompts import PromptTable
 from dare.curriculum.rollouts import Conditioning
 from dare.errors import InvalidInput
 from dare.policy.batching import IntArray
+from dare.rewards.math.extract import boxed_answer, marked_answer
 from dare.templates import Message, load_template, template_of
 from dare.templates.encode import encode
+
+_SHORT, _WORDS = 80, 12  # characters and words of a gold answer, at most
 
 
 class PromptStore:
@@ -36,7 +39,19 @@ class PromptStore:
             columns = ", ".join(sorted(records[0]))
             fix = f"rename one of its columns ({columns}) to 'prompt'"
             raise InvalidInput("train_dataset", "no column 'prompt'", fix)
+        for name in ("image", "images"):
+            if name in records[0]:
+                fix = (
+                    "prompts are text only; drop the column, or rename it if rewards alone read it"
+                )
+                raise InvalidInput("train_dataset", f"column {name!r}", fix)
         self._check_answers(records)
+        self.had_answers = "answer" in records[0]
+        self.solutions = what_solutions_are(records)
+        if self.solutions == "gold":
+            for row in records:
+                if "answer" not in row:
+                    row["answer"] = _bare(row.get("solution"))
         texts = [_text_of(row, place) for place, row in enumerate(records)]
         self.table = PromptTable.from_records(
             {**row, "prompt": text} for row, text in zip(records, texts, strict=True)
@@ -94,7 +109,7 @@ class PromptStore:
     @property
     def has_solutions(self) -> bool:
         """Whether any row has a worked reference solution."""
-        return any(isinstance(record.get("solution"), str) for record in self.records)
+        return self.solutions == "worked"
 
     def solution(self, row: int) -> IntArray:
         """Token ids of the reference solution and the end of a response; empty without one."""
@@ -112,7 +127,7 @@ class PromptStore:
         return np.array([self._digits[token] for token in kinds.tolist()], bool)[place]
 
     def _encode_solution(self, row: int) -> IntArray:
-        text = self.records[row].get("solution")
+        text = self.records[row].get("solution") if self.has_solutions else None
         if not isinstance(text, str) or not text.strip():
             return np.empty(0, np.int64)
         ids = self._tokenizer(text.strip(), add_special_tokens=False)["input_ids"]
@@ -141,6 +156,33 @@ class PromptStore:
                     f"{context}; drop the row or lower max_completion_length"
                 )
                 raise InvalidInput(f"prompt {name}", self.records[row]["prompt"], fix)
+
+
+def what_solutions_are(records: Sequence[Mapping[str, Any]]) -> str:
+    """The column `solution`: `gold` answers, as in many data sets for TRL, `worked` ones, or ``.
+
+    Most of the rows decide. With a column `answer` a gold one repeats it; without, it is short.
+    """
+    rows = [row for row in records if isinstance(row.get("solution"), str)]
+    if not rows:
+        return ""
+    gold = 0
+    for row in rows:
+        text = row["solution"].strip()
+        if row.get("answer") is None:
+            gold += "\n" not in text and len(text) <= _SHORT and len(text.split()) <= _WORDS
+        else:
+            gold += len(text) <= _SHORT and _bare(text) == _bare(row["answer"])
+    return "gold" if 2 * gold > len(rows) else "worked"
+
+
+def _bare(answer: Any) -> str | None:
+    """An answer without the signs of LaTeX around it."""
+    if answer is None:
+        return None
+    text = str(answer).strip()
+    text = boxed_answer(text) or marked_answer(text) or text
+    return text.strip().strip("$").removeprefix("\\(").removesuffix("\\)").strip()
 
 
 def _text_of(row: Mapping[str, Any], place: int) -> str:

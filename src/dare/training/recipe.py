@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from dare.config import CurriculumConfig, nest
 from dare.errors import InvalidInput, suggest
 from dare.rewards.named import reward_named
 from dare.training.config import DareConfig
+from dare.training.from_trl import is_trls
 from dare.training.trainer import DareTrainer
 
 _PARTS = ("model", "data", "eval_data", "reward", "preset", "training", "curriculum", "peft")
@@ -45,15 +46,36 @@ def load_recipe(name: str) -> dict[str, Any]:
         raise InvalidInput("recipe", name, "must be a mapping of settings")
     for key in recipe:
         if key not in _PARTS:
-            raise InvalidInput(f"recipe {name}: {key}", recipe[key], suggest(str(key), _PARTS))
+            raise InvalidInput(f"recipe {name}: {key}", recipe[key], _elsewhere(str(key), _PARTS))
     return recipe
+
+
+def _fields() -> set[str]:
+    return {item.name for item in dataclasses.fields(DareConfig) if item.init}
+
+
+def _elsewhere(key: str, known: Iterable[str]) -> str:
+    """In which part of a recipe a setting belongs that is in none or in the wrong one."""
+    from peft import LoraConfig
+
+    settings = _dotted(CurriculumConfig().to_dict())
+    adapters = [item.name for item in dataclasses.fields(LoraConfig)]
+    places = {"training": {*_fields()}, "curriculum": settings, "peft": adapters}
+    for part, names in places.items():
+        if key in names or (part == "training" and is_trls(key)):
+            return f"belongs under `{part}:`"
+    if key in _PARTS:
+        return "is a part of the recipe: it belongs at its top level"
+    inside = [name for name in settings if name.split(".")[0] == key or name.endswith(f".{key}")]
+    if inside:
+        return f"belongs under `curriculum:`, as {' or '.join(inside[:3])}"
+    return f"is no setting; {suggest(key, known)}"
 
 
 def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
     """The recipe with `--name value` options: its own parts, DareConfig fields, dotted settings."""
     changed = {key: dict(v) if isinstance(v, dict) else v for key, v in recipe.items()}
-    fields = {item.name for item in dataclasses.fields(DareConfig) if item.init}
-    settings = _dotted(CurriculumConfig().to_dict())
+    fields, settings = _fields(), _dotted(CurriculumConfig().to_dict())
     items = list(options)
     while items:
         option = items.pop(0)
@@ -68,7 +90,7 @@ def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
         # `seed` and `rollout_budget` are names of both; the run's own field sets the curriculum's.
         if plain in _PARTS:
             changed[plain] = value
-        elif plain in fields:
+        elif plain in fields or is_trls(plain):
             changed.setdefault("training", {})[plain] = value
         elif plain in settings:
             changed.setdefault("curriculum", {})[plain] = value
@@ -81,10 +103,14 @@ def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
 def config_of(recipe: Mapping[str, Any]) -> DareConfig:
     """The DareConfig of a recipe; an unknown field names the nearest."""
     given = dict(recipe.get("training") or {})
-    fields = {item.name for item in dataclasses.fields(DareConfig) if item.init}
+    fields = _fields()
     for name in given:
-        if name not in fields:
-            raise InvalidInput(f"training.{name}", given[name], suggest(str(name), fields))
+        if name not in fields and not is_trls(name):
+            raise InvalidInput(f"training.{name}", given[name], _elsewhere(str(name), fields))
+    for key, value in nest(recipe.get("curriculum") or {}).items():
+        if key not in CurriculumConfig.__dataclass_fields__:
+            known = CurriculumConfig.__dataclass_fields__
+            raise InvalidInput(f"curriculum.{key}", value, _elsewhere(key, known))
     for name in ("learning_rate", "weight_decay", "temperature", "beta"):  # YAML reads 1e-4 as text
         if isinstance(given.get(name), str):
             given[name] = float(given[name])
@@ -119,17 +145,36 @@ def build(recipe: Mapping[str, Any], **kwargs: Any) -> DareTrainer:
     if recipe.get("peft"):
         from peft import LoraConfig
 
+        known = {item.name for item in dataclasses.fields(LoraConfig)}
+        for key, value in recipe["peft"].items():
+            if key not in known:
+                raise InvalidInput(f"peft.{key}", value, _elsewhere(str(key), known))
         peft = LoraConfig(task_type="CAUSAL_LM", **recipe["peft"])
     return DareTrainer(
         model,
         reward_named(recipe.get("reward", "boxed")),
         args,
         load_data(recipe.get("data"), "data"),
-        load_data(recipe["eval_data"], "eval_data") if recipe.get("eval_data") else None,
+        _evaluation_data(recipe.get("eval_data")),
         tokenizer,
         peft_config=peft,
         **kwargs,
     )
+
+
+def eval_sources(source: Any) -> dict[str, Any]:
+    """Sources of evaluation sets by name; the name of a single one is empty."""
+    several = isinstance(source, Mapping) and not {"path", "tasks"} & set(source)
+    return dict(source) if several else {"": source} if source else {}
+
+
+def _evaluation_data(source: Any) -> Any:
+    field = "eval_data"
+    found = {
+        name: load_data(each, f"{field}.{name}" if name else field)
+        for name, each in eval_sources(source).items()
+    }
+    return found.get("", found or None)
 
 
 def load_data(source: Any, field: str) -> list[dict[str, Any]]:

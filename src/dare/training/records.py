@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from dare.curriculum.batch import TrainBatch
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, Finish, RolloutBatch
 from dare.curriculum.tiers import Tier
+from dare.report.text import legible, prompt_text
 
 if TYPE_CHECKING:
     from dare.training.trainer import DareTrainer
@@ -37,6 +40,40 @@ def selection_record(plan: StepPlan, rollouts: RolloutBatch) -> dict[str, Any]:
     }
 
 
+def told(sample: Mapping[str, Any]) -> str:
+    """One of these rollouts as lines for a terminal."""
+    lines = [f"step {sample['step'] + 1}, reward {sample['reward']:g}, {sample['tokens']} tokens"]
+    for name in ("prompt", "response", "answer"):
+        if sample[name] is not None:
+            text = legible(prompt_text(sample[name]), 1500)
+            lines.append(f"{name}: {text}" if len(text) < 80 else f"{name}:\n{text}")
+    return "\n".join(lines)
+
+
+class NothingRight:
+    """Tells once when every reward of the first steps was 0, and shows one rollout: the policy
+    may be too weak, but more often the reward never finds the answer."""
+
+    STEPS = 3
+
+    def __init__(self) -> None:
+        self._steps: int | None = 0
+
+    def observe(self, rewards: Array, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Count a step; `rewards` are those of its scored rollouts."""
+        if self._steps is None or not len(rewards):
+            return
+        self._steps = None if rewards.any() else self._steps + 1
+        if self._steps == self.STEPS:
+            self._steps = None
+            example = f" One rollout:\n{told(samples[0])}" if samples else ""
+            print(
+                f"\nEvery reward of the first {self.STEPS} steps is 0, so nothing is learnt yet. "
+                f"Is it the policy, or does the reward miss the answer?{example}\n",
+                file=sys.stderr,
+            )
+
+
 def _places(plan: StepPlan, rollouts: RolloutBatch) -> Array:
     """Where in the plan the prompt of each rollout stands."""
     order = np.argsort(plan.prompt_P)
@@ -55,6 +92,7 @@ def sample_records(
     place_of = {int(row): place for place, row in enumerate(plan.prompt_P)}
     rollouts, difficulty = batch.rollouts, trainer.curriculum.difficulty()
     difficulty[plan.prompt_P] = plan.difficulty_P
+    answers = trainer.curriculum.prompts.answers
     records = []
     for tier in Tier:
         rows = np.flatnonzero(batch.fresh_R & (batch.tier_R == tier))
@@ -77,6 +115,7 @@ def sample_records(
                     "conditioning": Conditioning(rollouts.conditioning_R[row]).name.lower(),
                     "hint": [] if place is None else plan.hints[place],
                     "prompt": trainer.store.records[prompt]["prompt"],
+                    "answer": None if answers is None else answers[prompt],
                     "response": trainer.processing_class.decode(
                         rollouts.tokens[part], skip_special_tokens=True
                     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import platform
 import shutil
 import time
@@ -29,23 +31,27 @@ from dare.errors import InvalidInput, require
 from dare.policy.batching import IntArray
 from dare.policy.generate import Generator
 from dare.policy.loss import LossInputs, clipped_loss
-from dare.policy.model import context_of, load, peak_memory_mb
+from dare.policy.model import context_of, load, peak_memory_mb, without_dropout
 from dare.policy.policy import Policy
 from dare.rewards.calling import RewardFunction, Rewards
 from dare.state import load_state, save_state
+from dare.templates.encode import OPTIONS
 from dare.training import checkpoint
 from dare.training.callbacks import StepEnd, WholeSteps, stop_on_signals
 from dare.training.collect import KNOBS, Collector, Phases
 from dare.training.config import DareConfig
 from dare.training.evaluate import evaluate_policy
+from dare.training.from_trl import answer_trainer
 from dare.training.micro import mini_batches
 from dare.training.prompts import PromptStore
-from dare.training.records import sample_records, selection_record
+from dare.training.records import NothingRight, sample_records, selection_record, told
 from dare.training.run_folder import RunFolder
 from dare.training.services import PolicyServices
 from dare.training.unscored import UnscoredWindow
 from dare.training.update import OwnPass, micro_batches, trained_rows
 from dare.training.weights import token_weights
+
+_LOG = logging.getLogger(__name__)
 
 
 class DareTrainer(Trainer):
@@ -73,21 +79,28 @@ class DareTrainer(Trainer):
         peft_config: Any = None,
         generator: Generator | None = None,
         services: Services | None = None,
+        **others: Any,
     ) -> None:
+        answer_trainer(others, list(inspect.signature(DareTrainer).parameters))
         args = DareConfig() if args is None else args
         options = args.model_options(adapters=peft_config is not None)
         model, processing_class = load(model, processing_class, peft_config, args.seed, **options)
+        setattr(processing_class, OPTIONS, args.chat_template_kwargs)
+        if args.disable_dropout:
+            without_dropout(model)
         if train_dataset is None:
             raise InvalidInput("train_dataset", None, "give a data set with a column 'prompt'")
         self.settings = args.curriculum_config()
         self.rewards = Rewards(reward_funcs, args.reward_weights)
         self.store = PromptStore(train_dataset, processing_class, args.system_prompt)
+        self._say_what_solutions_are()
         self.rewards.check_columns([name for name in self.store.records[0] if name != "prompt"])
         context = context_of(model)
         self.store.check_lengths(context, self.settings.max_tokens)
         self.rewards.check_rows(self.store.records)
         rows = self.settings.rollout_budget
         args.gradient_accumulation_steps = args.accumulation(rows, args.world_size)
+        args.set_length(len(self.store), self.settings)
         super().__init__(
             model=model,
             args=args,
@@ -136,8 +149,21 @@ class DareTrainer(Trainer):
         self._behaviour: torch.Tensor | None = None
         self._loss = 0.0
         self._generated = 0
+        self._samples: list[dict[str, Any]] = []
+        self._nothing_right = NothingRight()
         self._unscored = UnscoredWindow(args.unscored_limit, args.unscored_window)
         self.add_callback(StepEnd(self.finish_update, begin=self.policy.updated))
+
+    def _say_what_solutions_are(self) -> None:
+        """In TRL's data sets `solution` is mostly the gold answer, here it is a worked one."""
+        taken = {
+            "gold": "gold answers: `answer` has them too, and no estimate reads them. If they are "
+            "worked solutions, add a column 'answer'",
+            "worked": "worked solutions, which the estimate of difficulty reads. If they are gold "
+            "answers, rename the column to 'answer'",
+        }
+        if self.store.solutions and not self.store.had_answers:
+            _LOG.warning("column 'solution' is taken for %s", taken[self.store.solutions])
 
     def quiet(self) -> None:
         """Drop the callbacks of transformers that print; a progress bar of your own stays."""
@@ -165,8 +191,17 @@ class DareTrainer(Trainer):
             if found is None:
                 raise InvalidInput("resume_from_checkpoint", str(run), "has no usable checkpoint")
         elif checkpoint.checkpoints(run):
-            fix = "holds checkpoints of another run; resume it, or choose another folder"
-            raise InvalidInput("output_dir", str(run), fix)
+            if not self.args.overwrite_output_dir:
+                fix = (
+                    f"holds a run; continue with {checkpoint.how_to_continue(run)}, begin anew "
+                    "with overwrite_output_dir=True (--overwrite-output-dir true), or choose "
+                    "another folder"
+                )
+                raise InvalidInput("output_dir", str(run), fix)
+            self.accelerator.wait_for_everyone()  # all have seen the old ones
+            if self.is_world_process_zero():
+                checkpoint.remove_all(run)
+            self.accelerator.wait_for_everyone()
         self._start(found)
         with stop_on_signals(self):
             start = None if found is None else str(found)
@@ -189,7 +224,8 @@ class DareTrainer(Trainer):
         kept = checkpoint.newest(self.folder.path)
         saved = "no checkpoint was written yet"
         if kept is not None:
-            saved = f"{kept} is intact: continue with dare train --resume {self.folder.path}"
+            how = checkpoint.how_to_continue(self.folder.path)
+            saved = f"{kept} is intact: continue with {how}"
         field, fix = KNOBS.get(self._phases.now, KNOBS["train"])
         line = str(error).partition("\n")[0].partition(". GPU")[0]
         phase = self._phases.now or "the optimiser's step"
@@ -423,9 +459,13 @@ class DareTrainer(Trainer):
         step = 0 if self.curriculum is None else self.curriculum.step
         line = {"step": step, "generated_tokens_total": self._generated, **result}
         self.folder.append_evaluation(line)
+        parts = {metric_key_prefix: result}
+        for name, part in result.get("by_set", {}).items():
+            parts[f"{metric_key_prefix}_{name}"] = part
         logs = {
-            f"{metric_key_prefix}_{name}": value
-            for name, value in result.items()
+            f"{prefix}_{name}": value
+            for prefix, part in parts.items()
+            for name, value in part.items()
             if isinstance(value, (int, float))
         }
         self.log(dict(logs))
@@ -440,6 +480,8 @@ class DareTrainer(Trainer):
                     self._record[name] = float(logs[name])
             flat = {k: v for k, v in self._record.items() if isinstance(v, (int, float))}
             logs = {**{k: v for k, v in flat.items() if k not in ("step", "time")}, **logs}
+            if self.args.log_completions:
+                print(*map(told, self._samples[: self.args.num_completions_to_print]), sep="\n\n")
         super().log(logs, start_time)
         self._flush()
 
@@ -457,8 +499,11 @@ class DareTrainer(Trainer):
         scored = rollouts.scored_R
         self._unscored.observe(int((~scored).sum()), len(scored))
         self.folder.append("selections.jsonl", selection_record(plan, rollouts))
-        for sample in sample_records(self, plan, batch, self.args.sample_rows):
+        self._samples = sample_records(self, plan, batch, self.args.sample_rows)
+        for sample in self._samples:
             self.folder.append("samples.jsonl", sample)
+        if self.is_world_process_zero():
+            self._nothing_right.observe(rollouts.reward_R[scored], self._samples)
 
     def _flush(self) -> None:
         if self._record is not None and "tokens" in self._record:

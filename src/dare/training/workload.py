@@ -18,7 +18,7 @@ from dare.policy.memory import (
 )
 from dare.policy.shape import ModelShape, shape_of
 from dare.training.config import DareConfig
-from dare.training.recipe import load_data, resolved
+from dare.training.recipe import eval_sources, load_data, resolved
 
 ASSUMED_PROMPT = 256
 """Tokens of a prompt where data or tokenizer are not at hand."""
@@ -70,7 +70,7 @@ def workload_of(
     for name, tokens in (("prompt", prompt_tokens), ("response", response_tokens)):
         require(tokens is None or tokens > 0, f"--{name}-tokens", tokens, "must be positive")
     config, device = _settings(recipe)
-    settings = config.curriculum_config()
+    settings = config.curriculum_config(processes)
     config.accumulation(settings.rollout_budget, processes)  # refuses an uneven split
     notes: list[str] = []
     mixed = _mixed(device, card)
@@ -204,15 +204,14 @@ def _local_rows(source: Any, field: str) -> list[dict[str, Any]]:
 
 def _evaluated(recipe: Mapping[str, Any], config: DareConfig) -> int:
     """Responses of one evaluation; as many as fit at once where the data is not at hand."""
-    source = recipe.get("eval_data")
-    if not source:
-        return 0
-    if isinstance(source, Mapping) and isinstance(source.get("tasks"), Mapping):
-        count = source["tasks"].get("count")
-        if isinstance(count, int):
-            return count * config.eval_samples
-    rows = _local_rows(source, "eval_data")
-    return len(rows) * config.eval_samples if rows else 1 << 30
+    most = 0
+    for source in eval_sources(recipe.get("eval_data")).values():
+        tasks = source.get("tasks") if isinstance(source, Mapping) else None
+        count = tasks.get("count") if isinstance(tasks, Mapping) else None
+        if not isinstance(count, int):
+            count = len(_local_rows(source, "eval_data")) or 1 << 30
+        most = max(most, count * config.eval_samples)
+    return most
 
 
 def _left_out(recipe: Mapping[str, Any], workload: Workload) -> list[str]:

@@ -12,7 +12,7 @@ from dare.report.blocks import Block, note, section
 from dare.report.difficulty import TIERS
 from dare.report.folder import RunData
 from dare.report.lines import Line, values
-from dare.report.text import LONGEST, legible
+from dare.report.text import LONGEST, legible, prompt_text
 
 CHARACTERS = 3_000_000
 """Of all samples of a page together."""
@@ -99,11 +99,3 @@ def _row(line: Line) -> dict[str, Any]:
         "tokens": number("tokens"),
         "cut": line.get("finish") == "length",
     }
-
-
-def prompt_text(prompt: Any) -> str:
-    """A prompt as it stands; of a conversation, every turn under its role."""
-    if not isinstance(prompt, list):
-        return str(prompt)
-    turns = [turn if isinstance(turn, dict) else {"content": turn} for turn in prompt]
-    return "\n\n".join(f"[{turn.get('role', '?')}]\n{turn.get('content', '')}" for turn in turns)

@@ -1,0 +1,123 @@
+"""TRL's arguments that have no field here: they do no harm, or a sentence says what to use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, TypeVar
+
+from dare.errors import InvalidInput, suggest
+
+Kind = TypeVar("Kind", bound=type[Any])
+
+_ANY = object()
+"""Every value is fine: without the setting that it belongs to it does nothing, in TRL too."""
+
+_VLLM = "generation with vLLM is not built yet; leave it out, rollouts then come from `generator`"
+_TOOLS = "tools and environments are not built yet: a rollout is one response to one prompt"
+_ENTROPY = "an entropy bonus is not built; leave it out, a higher temperature keeps exploring"
+_SAMPLED = (
+    "rollouts are drawn by temperature, top_p and top_k alone, so that their log-probs are known"
+)
+
+_CONFIG: dict[str, tuple[tuple[Any, ...], str]] = {
+    "use_vllm": ((False, None), _VLLM),
+    "use_transformers_continuous_batching": ((_ANY,), ""),  # the paged decoder does that on a GPU
+    "use_transformers_paged": ((_ANY,), ""),
+    "transformers_continuous_batching_config": (
+        (None,),
+        "set generation_rows, the rollouts that are decoded at once",
+    ),
+    "cache_implementation": ((None,), "the decoder has its own cache; leave it out"),
+    "generation_kwargs": ((None, {}), _SAMPLED),
+    "min_p": ((None, 0.0), _SAMPLED),
+    "repetition_penalty": ((1.0, None), _SAMPLED),
+    "max_prompt_length": (
+        (None,),
+        "prompts are never cut (nor does TRL since 1.0); drop the rows that are too long",
+    ),
+    "shuffle_dataset": ((True, None), "the curriculum draws prompts: rows have no order to keep"),
+    "delta": ((None,), "two-sided clipping is not built; loss_type='cispo' bounds the ratio"),
+    "off_policy_mask_threshold": ((None,), "is not built; replay.max_age keeps old rollouts out"),
+    "use_bias_correction_kl": (
+        (False,),
+        "the KL term has no such weight; set it to False",
+    ),
+    "multi_objective_aggregation": (
+        ("sum_then_normalize",),
+        "rewards are summed by reward_weights, then standardised ('sum_then_normalize')",
+    ),
+    "sync_ref_model": ((False,), "the reference stays the policy that the run began with"),
+    "top_entropy_quantile": ((1.0,), "all tokens of a response are trained on; leave it out"),
+    "entropy_coef": ((0.0, 0), _ENTROPY),
+    "use_adaptive_entropy": ((False,), _ENTROPY),
+    "router_aux_loss_coef": (
+        (0.0, 0),
+        "no load-balancing loss is added; set it to 0 or leave it out",
+    ),
+    "cast_lm_head_to_fp32": (
+        (False,),
+        "log-probs are float32 already; bf16=False computes the head in it too",
+    ),
+    "ds3_gather_for_generation": ((True,), "weights are always gathered; leave it out"),
+    "max_tool_calling_iterations": ((None,), _TOOLS),
+    "log_unique_prompts": ((False,), "samples.jsonl has `sample_rows` rollouts a step"),
+    "log_completions_hub_repo": ((None,), "upload samples.jsonl of the run folder instead"),
+    "log_multimodal": ((_ANY,), ""),
+    "pad_to_multiple_of": ((_ANY,), ""),  # sequences are packed
+    **dict.fromkeys(
+        (
+            *("sapo_temperature_neg", "sapo_temperature_pos"),
+            *("vespo_k_neg", "vespo_k_pos", "vespo_lambda_neg", "vespo_lambda_pos"),
+            *("ref_model_mixup_alpha", "ref_model_sync_steps"),
+            *("entropy_coef_delta", "entropy_coef_max", "entropy_coef_min", "entropy_target"),
+        ),
+        ((_ANY,), ""),
+    ),
+}
+_TRAINER: dict[str, tuple[tuple[Any, ...], str]] = {
+    "tools": ((None, []), _TOOLS),
+    "environment_factory": ((None,), _TOOLS),
+    "rollout_func": ((None,), "name a generator of your own: DareConfig(generator='module:Class')"),
+    "quantization_config": (
+        (None,),
+        "load the quantised model with its adapters yourself and give it as `model`",
+    ),
+}
+
+
+def is_trls(name: str) -> bool:
+    """Whether TRL's GRPOConfig has a setting of this name that has no field here."""
+    return name in _CONFIG or name.startswith("vllm_")
+
+
+def answer(name: str, value: Any, *, table: Mapping[str, Any] = _CONFIG) -> None:
+    """Nothing where TRL's setting would change nothing here either; else what to use instead."""
+    harmless, fix = table.get(name, ((_ANY,), ""))  # vllm_...: settings of what is refused by name
+    if _ANY not in harmless and not any(value is one or value == one for one in harmless):
+        raise InvalidInput(name, value, fix)
+
+
+def answer_trainer(others: Mapping[str, Any], known: list[str]) -> None:
+    """The same for arguments of TRL's trainer."""
+    for name, value in others.items():
+        if name not in _TRAINER:
+            raise InvalidInput(name, value, f"is no argument; {suggest(name, known)}")
+        answer(name, value, table=_TRAINER)
+
+
+def knows_trl(kind: Kind) -> Kind:
+    """The dataclass, whose constructor takes TRL's names too and answers them."""
+    made: Callable[..., None] = kind.__init__
+
+    @wraps(made)
+    def init(self: Any, *args: Any, **given: Any) -> None:
+        fields = kind.__dataclass_fields__
+        for name in [name for name in given if name not in fields]:
+            if not is_trls(name):
+                raise InvalidInput(name, given[name], f"is no setting; {suggest(name, fields)}")
+            answer(name, given.pop(name))
+        made(self, *args, **given)
+
+    kind.__init__ = init
+    return kind
