@@ -16,6 +16,7 @@ from dare.commands.eval import eval_app
 from dare.commands.plan import plan
 from dare.commands.presets import presets
 from dare.commands.quickstart import quickstart
+from dare.commands.recipe import init, recipe
 from dare.commands.report import report
 from dare.commands.study import study
 from dare.commands.teacher import teacher
@@ -35,6 +36,10 @@ come in presets: the method itself ([bold]dare[/bold]), the paper's literal valu
 [cyan]dare quickstart[/cyan]  # GRPO and DARE on the built-in policy, a few minutes on a CPU
 
 [cyan]dare train[/cyan]  # one run of the quickstart recipe
+
+[cyan]dare init --model Qwen/Qwen2.5-1.5B-Instruct --data mine.jsonl[/cyan]  # writes a recipe
+
+[cyan]dare recipe[/cyan]  # the shipped ones; --explain lists every key
 
 [cyan]dare train my.yaml --preset grpo --learning-rate 1e-5[/cyan]  # your recipe, changed
 
@@ -75,6 +80,8 @@ app.command(context_settings=_OPEN)(train)
 app.command(context_settings=_OPEN)(plan)
 app.command()(quickstart)
 app.command()(presets)
+app.command()(init)
+app.command()(recipe)
 app.add_typer(study, name="study")
 app.add_typer(data, name="data")
 app.add_typer(teacher, name="teacher")

@@ -74,7 +74,7 @@ def prepare(
     spec = load_spec(
         what,
         _folder(data_dir),
-        columns=_columns(columns),
+        columns=parse_columns(columns),
         split=split,
         levels=None if levels is None else [word.strip() for word in levels.split(",")],
         take=take,
@@ -115,7 +115,7 @@ def inspect(
     figures = look(
         source,
         split=split or "train",
-        columns=_columns(columns),
+        columns=parse_columns(columns),
         examples=examples,
         seed=seed,
     )
@@ -140,7 +140,8 @@ def _folder(name: str | None) -> Path | None:
     return folder
 
 
-def _columns(text: str | None) -> dict[str, str] | None:
+def parse_columns(text: str | None) -> dict[str, str] | None:
+    """{field: column} of `prompt=question,answer=gold`."""
     from dare.errors import require
 
     if text is None:

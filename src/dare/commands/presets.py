@@ -31,12 +31,12 @@ def presets(
         _print_table(preset_names())
     elif json:
         settings = CurriculumConfig.preset(name).to_dict()
-        docs = dict(_field_docs(CurriculumConfig))
+        docs = dict(field_docs(CurriculumConfig))
         _print_json({"name": name, "summary": _summary(name), "settings": settings, "docs": docs})
     else:
         config = CurriculumConfig.preset(name)
         typer.echo(f"# Preset {name}: {_summary(name)}")
-        for line in _yaml_lines(config, CurriculumConfig(), dict(_field_docs(CurriculumConfig))):
+        for line in _yaml_lines(config, CurriculumConfig(), dict(field_docs(CurriculumConfig))):
             typer.echo(line)
 
 
@@ -75,7 +75,7 @@ def _summary(preset: str) -> str:
     return " ".join(line.lstrip("# ").rstrip() for line in comment)
 
 
-def _field_docs(kind: type[Any], path: str = "") -> Iterator[tuple[str, str]]:
+def field_docs(kind: type[Any], path: str = "") -> Iterator[tuple[str, str]]:
     """(dotted name, doc) of every field: the string under it, or for a section its docstring.
 
     A field that a subclass only gives a new default keeps the text of the class it came from. The
@@ -92,7 +92,7 @@ def _field_docs(kind: type[Any], path: str = "") -> Iterator[tuple[str, str]]:
         where, section = f"{path}{item.name}", hints[item.name]
         if dataclasses.is_dataclass(section):
             yield where, own.get(item.name) or " ".join((section.__doc__ or "").split())
-            yield from _field_docs(section, f"{where}.")  # type: ignore[arg-type]
+            yield from field_docs(section, f"{where}.")  # type: ignore[arg-type]
         else:
             words = _words(section)
             choices = f"Choices: {', '.join(words)}." if words else ""

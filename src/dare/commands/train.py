@@ -115,8 +115,11 @@ def show_plan(trainer: Any) -> None:
 
 def _keep_recipe(trainer: Any, settings: dict[str, Any]) -> None:
     """The recipe as it was run, so that --resume needs nothing but the folder."""
+    from pathlib import Path
+
     import yaml
 
     if trainer.is_world_process_zero():
-        text = yaml.safe_dump(settings, sort_keys=False)
+        own = {"modules": str(Path.cwd())}  # found from wherever the run is continued
+        text = yaml.safe_dump({**own, **settings}, sort_keys=False)
         (trainer.folder.path / "recipe.yaml").write_text(text, encoding="utf-8")

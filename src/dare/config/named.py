@@ -14,5 +14,5 @@ def imported(field: str, name: str, form: str = "module:Class") -> Any:
     try:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        fix = f"cannot be imported ({error}); write it as {form}, the module on Python's path"
+        fix = f"cannot be imported ({error}); write it as {form}, the module beside the recipe"
         raise InvalidInput(field, name, fix) from None

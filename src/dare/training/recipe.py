@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -17,7 +18,20 @@ from dare.training.config import DareConfig
 from dare.training.from_trl import is_trls
 from dare.training.trainer import DareTrainer
 
-_PARTS = ("model", "data", "eval_data", "reward", "preset", "training", "curriculum", "peft")
+PARTS = {
+    "model": "A hub id, a folder with a model, or `pocket`, the built-in policy.",
+    "data": "Prompts to train on: a file (.jsonl, .json, .csv, .parquet), a hub id, "
+    "{path, config, split, columns: {prompt: question, answer: gold}} or {tasks: {count, seed}}.",
+    "eval_data": "Prompts to evaluate on: the same, or several by name, as in {a: ..., b: ...}.",
+    "reward": "boxed, math, gsm8k, code, or a function of your own as module:function.",
+    "modules": "Folder of your own modules; by default the recipe's, or the current one.",
+    "preset": "Settings of the curriculum by name (`dare presets`); `dare` by default.",
+    "training": "The run: fields of DareConfig, which has all of transformers' TrainingArguments.",
+    "curriculum": "Changes to the preset, by dotted name or nested.",
+    "peft": "LoRA: fields of peft's LoraConfig. Without it all weights are trained.",
+}
+"""What a recipe consists of."""
+_PARTS = tuple(PARTS)
 
 
 def recipe_names() -> list[str]:
@@ -26,18 +40,24 @@ def recipe_names() -> list[str]:
     return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
 
 
+def shipped_text(name: str) -> str:
+    """A shipped recipe as it stands, with its comments."""
+    if name not in recipe_names():
+        fix = f"is neither a file nor a shipped recipe; {suggest(name, recipe_names())}"
+        raise InvalidInput("recipe", name, fix)
+    return resources.files("dare").joinpath("recipes", f"{name}.yaml").read_text("utf-8")
+
+
 def load_recipe(name: str) -> dict[str, Any]:
     """A shipped recipe by name, or a YAML file by path."""
-    path = Path(name)
+    path, own = Path(name), dict[str, Any]()
     if path.suffix in (".yaml", ".yml") or path.exists():
         if not path.is_file():
             raise InvalidInput("recipe", name, "there is no such file")
         text = path.read_text(encoding="utf-8")
-    elif name in recipe_names():
-        text = resources.files("dare").joinpath("recipes", f"{name}.yaml").read_text("utf-8")
+        own = {"modules": str(path.resolve().parent)}
     else:
-        fix = f"is neither a file nor a shipped recipe; {suggest(name, recipe_names())}"
-        raise InvalidInput("recipe", name, fix)
+        text = shipped_text(name)
     try:
         recipe = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
@@ -47,7 +67,14 @@ def load_recipe(name: str) -> dict[str, Any]:
     for key in recipe:
         if key not in _PARTS:
             raise InvalidInput(f"recipe {name}: {key}", recipe[key], _elsewhere(str(key), _PARTS))
-    return recipe
+    return {**own, **recipe}
+
+
+def find_modules(recipe: Mapping[str, Any]) -> None:
+    """Let `module:name` find what lies beside the recipe; it hides no installed package."""
+    folder = str(Path(recipe.get("modules") or Path.cwd()).resolve())
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 
 def _fields() -> set[str]:
@@ -102,6 +129,7 @@ def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
 
 def config_of(recipe: Mapping[str, Any]) -> DareConfig:
     """The DareConfig of a recipe; an unknown field names the nearest."""
+    find_modules(recipe)
     given = dict(recipe.get("training") or {})
     fields = _fields()
     for name in given:

@@ -90,6 +90,9 @@ class DareTrainer(Trainer):
             without_dropout(model)
         if train_dataset is None:
             raise InvalidInput("train_dataset", None, "give a data set with a column 'prompt'")
+        if eval_dataset is None and (args.eval_strategy != "no" or args.eval_on_start):
+            fix = "there is nothing to evaluate on: give an eval_dataset (eval_data of a recipe)"
+            raise InvalidInput("eval_strategy", str(args.eval_strategy), fix)
         self.settings = args.curriculum_config()
         self.rewards = Rewards(reward_funcs, args.reward_weights)
         self.store = PromptStore(train_dataset, processing_class, args.system_prompt)

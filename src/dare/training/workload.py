@@ -10,6 +10,7 @@ from dare.curriculum.estimators.build import wanted_scores
 from dare.errors import InvalidInput, require
 from dare.policy.gpus import Card
 from dare.policy.memory import (
+    GB,
     OPTIMISER_BYTES,
     OPTIMISER_STATES,
     MemoryPlan,
@@ -51,6 +52,17 @@ class Planned:
 def plan_recipe(recipe: Mapping[str, Any], **given: Any) -> MemoryPlan:
     """The memory plan of a recipe; `given` are the keywords of `workload_of`."""
     return plan_memory(workload_of(recipe, **given).workload)
+
+
+def memory_lines(workload: Workload, limit: float | None) -> list[str]:
+    """The parts of each phase's worst moment and their sum, as comments of a recipe."""
+    memory, lines = plan_memory(workload, limit), []
+    for phase in dict.fromkeys(moment.phase for moment in memory.moments):
+        most = max((m for m in memory.moments if m.phase == phase), key=lambda m: m.total)
+        parts = [f"{part} {size / GB:.1f}" for part, size in most.parts.items() if size >= 5e7]
+        together = f"{' + '.join(parts)} = {most.total / GB:.1f}" if parts else "less than 0.1"
+        lines.append(f"#   {phase}: {together}")
+    return lines
 
 
 def workload_of(

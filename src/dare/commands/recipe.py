@@ -1,0 +1,251 @@
+"""`dare recipe`: what is shipped, and every key explained. `dare init`: a recipe of your own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+_REWARD = '''\
+"""The reward of this recipe: one number a rollout, or None where it could not be scored."""
+
+
+def {name}(prompts, completions, **columns):
+    """{example}"""
+    answers = columns.get("answer") or [None] * len(completions)
+    return [
+        None if answer is None else float(str(answer) in text_of(completion))
+        for completion, answer in zip(completions, answers)
+    ]
+
+
+def text_of(completion):
+    """A completion is a string, or a list of messages where the prompts are."""
+    return completion if isinstance(completion, str) else completion[-1]["content"]
+'''
+
+_RECIPE = """\
+# {about}
+# Next: dare train {out} --dry-run  (what the first step would do)
+#       dare train {out}
+#       dare report {run}  (also while it runs: --serve)
+# All keys: dare recipe --explain
+{memory}
+model: {model}
+data: {data}
+# {rows}
+{eval_data}
+reward: {reward}  # boxed, math, gsm8k, code, or module:function with the module beside this file
+preset: dare  # grpo is the same trainer without the curriculum, to compare with
+training:
+  output_dir: {run}
+  system_prompt: {system_prompt}  # math, gsm8k, code or a text of your own; null: the prompt alone
+  max_steps: {max_steps}  # or num_train_epochs
+  learning_rate: {learning_rate}
+  rollout_budget: {budget}  # rollouts a step trains on: {prompts} prompts x 8
+  num_generations: 8
+  max_completion_length: {length}  # tokens; what is longer is cut off and rarely right
+  temperature: 1.0
+  top_p: 1.0
+  per_device_train_batch_size: {batch}  # rows a backward pass; lower it where memory is short
+  generation_rows: {decoded}  # rollouts decoded at once; lower it where memory is short
+  save_steps: 20
+"""
+_EVALUATE = """\
+  eval_strategy: steps
+  eval_steps: 20
+  eval_on_start: true
+"""
+_NO_EVALUATION = "# eval_data: held_out.jsonl  # prompts to evaluate on, with eval_strategy: steps"
+_PEFT = """\
+peft:  # without this part all weights are trained, in 16 bytes each
+  r: 32
+  lora_alpha: 64
+  target_modules: all-linear
+"""
+_UNREAD = "not read; where columns are not guessed: {path: ..., columns: {prompt: question}}"
+
+
+def recipe(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A shipped recipe to print; with --explain, part of a key's name."),
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="List every key, its default and what it does.")
+    ] = False,
+) -> None:
+    """List the shipped recipes, print one, or explain every key that a recipe can have.
+
+    [cyan]dare recipe qwen2.5-1.5b-gsm8k-lora > mine.yaml[/cyan]  # to change it
+
+    [cyan]dare recipe --explain[/cyan]
+
+    [cyan]dare recipe --explain learning_rate[/cyan]
+    """
+    from dare.training.recipe import recipe_names, shipped_text
+
+    if explain:
+        _explain(name or "")
+    elif name is None:
+        width = max(map(len, recipe_names()))
+        for each in recipe_names():
+            typer.echo(f"{each:{width}}  {shipped_text(each).partition(chr(10))[0].lstrip('# ')}")
+    else:
+        typer.echo(shipped_text(name), nl=False)
+
+
+def init(
+    data: Annotated[str, typer.Option(help="A data file, or a hub id.")],
+    model: Annotated[str, typer.Option(help="A hub id, a folder, or pocket.")] = "pocket",
+    reward: Annotated[
+        str,
+        typer.Option(help="boxed, math, gsm8k, code, or module:function; a new file is begun."),
+    ] = "math",
+    eval_data: Annotated[str | None, typer.Option(help="The same for evaluation.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Columns by field, as in prompt=question,answer=gold.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(help="A card or a size, as in 24GB.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Train all weights, not LoRA.")] = False,
+    out: Annotated[str, typer.Option(help="The file to write.")] = "recipe.yaml",
+) -> None:
+    """Write a commented recipe for your model, data and reward.
+
+    [cyan]dare init --model Qwen/Qwen2.5-1.5B-Instruct --data mine.jsonl --reward mine:score[/cyan]
+    """
+    from pathlib import Path
+
+    import yaml
+
+    from dare.commands.data import parse_columns
+    from dare.errors import InvalidInput
+    from dare.training.recipe import load_data
+
+    path = Path(out)
+    if path.suffix not in (".yaml", ".yml"):
+        raise InvalidInput("--out", out, "must end in .yaml")
+    if path.exists():
+        raise InvalidInput("--out", out, "is there already; name another file, or remove it")
+    named = parse_columns(columns)
+    source: Any = {"path": data, "columns": named} if named else data
+    rows: list[dict[str, Any]] = []
+    if Path(data).exists():
+        rows = load_data(source, "--data")
+    small = model == "pocket"
+    budget = 64 if len(rows) < 512 and rows else 256
+    steps = -(-3 * len(rows) * 8 // budget) if rows else 200
+    begun = _begin_reward(reward, path.parent, rows)
+    run = f"runs/{path.stem}"
+    shown = yaml.safe_dump(source, default_flow_style=True, width=1000).partition("\n...")[0]
+    text = _RECIPE.format(
+        about=f"{model} on {data}, scored by {reward}.",
+        out=out,
+        run=run,
+        memory="{memory}",
+        model=model,
+        data=shown.strip(),
+        rows=_described(rows),
+        eval_data=f"eval_data: {eval_data}" if eval_data else _NO_EVALUATION,
+        reward=reward,
+        system_prompt=reward if reward in ("math", "gsm8k", "code") else "null",
+        max_steps=min(200, max(20, steps)),
+        learning_rate="3.0e-4" if small else "1.0e-6" if full else "2.0e-5",
+        budget=budget,
+        prompts=budget // 8,
+        length=64 if small else 1024,
+        batch=64 if small else 8,
+        decoded=128,
+    )
+    text += (_EVALUATE if eval_data else "") + ("" if small or full else _PEFT)
+    memory = _memory(yaml.safe_load(text.replace("{memory}", "")), gpu)
+    path.write_text(text.replace("{memory}", memory), encoding="utf-8")
+    typer.echo(f"wrote {out}{f' and {begun}, the reward to fill in' if begun else ''}")
+    typer.echo(f"next: dare train {out} --dry-run; dare train {out}; dare report {run}")
+
+
+def _described(rows: list[dict[str, Any]]) -> str:
+    """What was found in the data, as a comment."""
+    if not rows:
+        return _UNREAD
+    columns = [str(name) for name in rows[0] if name not in ("prompt", "source")]
+    return f"{len(rows):,} rows; reward functions get {', '.join(columns) or 'no column'}"
+
+
+def _begin_reward(reward: str, folder: Any, rows: list[dict[str, Any]]) -> str | None:
+    """A file for a reward of one's own, unless there is one; its name."""
+    from dare.rewards.named import REWARDS
+
+    module, colon, function = reward.partition(":")
+    if reward in REWARDS:
+        return None
+    from dare.errors import InvalidInput
+
+    if not colon or not module.replace(".", "").isidentifier() or not function.isidentifier():
+        fix = f"use one of {', '.join(REWARDS)}, or module:function"
+        raise InvalidInput("--reward", reward, fix)
+    path = folder / f"{module.replace('.', '/')}.py"
+    if path.exists() or "." in module:
+        return None
+    names = ", ".join(str(name) for name in rows[0] if name != "prompt") if rows else "of the data"
+    example = f"Columns ({names}) come as lists, one entry a rollout."
+    path.write_text(_REWARD.format(name=function, example=example), encoding="utf-8")
+    return str(path)
+
+
+def _memory(recipe: dict[str, Any], gpu: str | None) -> str:
+    """The plan of the recipe in a line a phase, as far as the model's configuration can be had."""
+    from dare.errors import InvalidInput
+    from dare.policy.gpus import card_here, card_named
+    from dare.policy.memory import usable
+    from dare.training.workload import memory_lines, workload_of
+
+    card = card_here() if gpu is None else card_named(gpu)
+    try:
+        workload = workload_of(recipe, card=card).workload
+    except InvalidInput:
+        return "# Memory: dare plan shows it, before anything is loaded"
+    limit = None if card is None else usable(card.bytes)
+    fits = "" if card is None else f" on one {card.name}"
+    return "\n".join(
+        [f"# Memory{fits} in GB (dare plan has more):", *memory_lines(workload, limit)]
+    )
+
+
+def _explain(part: str) -> None:
+    """Every key whose name has `part` in it."""
+    for line in explained():
+        if part.replace("-", "_") in line[0]:
+            typer.echo(f"{line[0]}: {line[1]}" if line[1] else f"{line[0]}:")
+            if line[2]:
+                typer.echo(f"    {line[2]}")
+
+
+def explained() -> Iterator[tuple[str, str, str]]:
+    """(dotted key, default, what it does) of all that a recipe can say."""
+    import dataclasses
+
+    from peft import LoraConfig
+
+    from dare.commands.presets import field_docs
+    from dare.config import CurriculumConfig
+    from dare.training.config import DareConfig
+    from dare.training.recipe import PARTS
+
+    for name, about in PARTS.items():
+        yield name, "", about
+        if name in ("training", "peft"):
+            for item in dataclasses.fields(DareConfig if name == "training" else LoraConfig):
+                plain = item.default is not dataclasses.MISSING and item.init
+                text = " ".join(str(item.metadata.get("help", "")).split())
+                if item.init:
+                    yield f"{name}.{item.name}", str(item.default) if plain else "", text
+        elif name == "curriculum":
+            usual = CurriculumConfig()
+            for key, text in field_docs(CurriculumConfig):
+                value: Any = usual
+                for step in key.split("."):
+                    value = getattr(value, step)
+                default = "" if dataclasses.is_dataclass(value) else str(value)
+                yield f"{name}.{key}", default, text
