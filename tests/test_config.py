@@ -273,3 +273,18 @@ def test_an_error_shows_long_values_cut() -> None:
         CurriculumConfig.from_dict({"seed": "x" * 1000})
     assert len(str(error.value)) < 200
     assert isinstance(error.value, ValueError)
+
+
+@pytest.mark.parametrize("size", [2, 3, 32, 64])
+def test_any_group_size_works_where_groups_are_equal(size):
+    assert CurriculumConfig.preset("dare", **{"medium.group_size": size}).medium.group_size == size
+    with pytest.raises(InvalidInput, match="smallest_group"):
+        CurriculumConfig.preset("dare", group_sizes="value", **{"medium.group_size": size})
+
+
+def test_a_budget_that_is_too_small_names_the_group_that_does_not_fit():
+    small = {"rollout_budget": 8, "medium.group_size": 4}
+    with pytest.raises(InvalidInput, match=r"group of 16, that of hard .* smaller hard.group_size"):
+        CurriculumConfig.preset("paper", **small)
+    with pytest.raises(InvalidInput, match=r"that of medium .* smaller num_generations, or more"):
+        CurriculumConfig.preset("dare", **small, fresh_share=0.25)

@@ -348,4 +348,4 @@ def test_group_sizes_by_value_fill_the_budget_and_favour_what_is_seldom_mixed() 
     chance = curriculum.estimator.mixed(8)[plan.prompt_P]
     assert np.corrcoef(chance, plan.group_size_P)[0, 1] < 0
     with pytest.raises(InvalidInput, match="smallest_group"):
-        curriculum_of(400, states, smallest_group=9)
+        curriculum_of(400, states, smallest_group=9, group_sizes="value")

@@ -81,3 +81,23 @@ def test_one_that_asks_for_rescored_rollouts_gets_them(tmp_path: Path) -> None:
 def test_a_name_that_is_no_estimator_is_refused(name: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=said):
         tiny.trainer(tmp_path, curriculum={"estimator.name": name}).train()
+
+
+class TooLarge(Estimator):
+    """Counts failures where it should give their rate."""
+
+    def difficulty(self) -> np.ndarray[Any, Any]:
+        return np.full(self.count, 2.0)
+
+
+class TooFew(Estimator):
+    """Forgets prompts."""
+
+    def difficulty(self) -> np.ndarray[Any, Any]:
+        return np.full(3, 0.5)
+
+
+@pytest.mark.parametrize(("name", "said"), [("TooLarge", r"\[0, 1\]"), ("TooFew", "failure rates")])
+def test_what_is_no_failure_rate_is_refused(name: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=rf"{name}: difficulty.*{said}"):
+        made(tmp_path, name).train()

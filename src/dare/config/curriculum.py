@@ -77,19 +77,25 @@ class CurriculumConfig:
         require(2 <= plain <= size, "hard.plain", plain, fix)
         sigma = self.fresh_share
         require(0 < sigma <= 1, "fresh_share", sigma, "must be in (0, 1]")
-        treated = [tier for tier in (self.easy, self.hard) if self.tiers and tier.use]
-        largest = max(tier.group_size for tier in (self.medium, *treated))
-        fresh = self.rollout_budget * sigma
+        sizes = {"medium": self.medium.group_size}
+        for name in ("easy", "hard"):
+            if self.tiers and getattr(self, name).use:
+                sizes[name] = getattr(self, name).group_size
+        tier = max(sizes, key=lambda name: sizes[name])
+        largest, fresh = sizes[tier], self.rollout_budget * sigma
+        smaller = "num_generations" if tier == "medium" else f"{tier}.group_size"
         fix = (
-            f"R x fresh_share ({sigma}) must hold at least one group of {largest}; "
-            f"R from {math.ceil(largest / sigma)} on does, or more that is fresh"
+            f"R x fresh_share ({sigma}) must hold at least one group of {largest}, that of {tier} "
+            f"prompts; R from {math.ceil(largest / sigma)} on does, or a smaller {smaller}"
+            + (", or more that is fresh" if sigma < 1 else "")
         )
         require(fresh >= largest, "rollout_budget", self.rollout_budget, fix)
         prompts = self.prompts_per_step
         require(prompts >= 0, "prompts_per_step", prompts, "must not be negative; 0 fills R")
         least, most, usual = self.smallest_group, self.largest_group, self.medium.group_size
         fix = f"needs 2 <= smallest_group <= medium.group_size ({usual}) <= largest_group"
-        require(2 <= least <= usual <= most, "smallest_group", (least, most), fix)
+        used = self.group_sizes == "value"
+        require(not used or 2 <= least <= usual <= most, "smallest_group", (least, most), fix)
         require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "must be at least 1")
 
     @property

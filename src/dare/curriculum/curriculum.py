@@ -14,7 +14,7 @@ from dare.curriculum.arrays import Array, compact, keyed_rng, to_numpy
 from dare.curriculum.batch import TrainBatch, build_batch
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.coldstart import check_embeddings
-from dare.curriculum.estimators.base import Outcome, Wanted
+from dare.curriculum.estimators.base import Outcome, Wanted, check_rates
 from dare.curriculum.estimators.build import Services, build_estimator, with_replay
 from dare.curriculum.metrics import step_metrics
 from dare.curriculum.plan import StepPlan
@@ -248,7 +248,8 @@ class Curriculum:
 
     def _next_plan(self) -> StepPlan:
         seed, step = self.config.seed, self.step
-        difficulty = self.estimator.difficulty()
+        name = f"estimator {self.config.estimator.name}: difficulty"
+        difficulty = check_rates(self.estimator.difficulty(), len(self.prompts), name)
         if not self.cold_start.finished:
             rows, size = self.cold_start.waiting, self.config.cold_start.group_size
             if not self.config.cold_start.train:
