@@ -210,3 +210,14 @@ def test_reading_is_of_one_version(run: Path) -> None:
     table = read(run)
     assert table is not None
     assert set(table["tier"].to_pylist()) == {"easy", "medium", "hard"}
+
+
+def test_prompts_are_listed_by_their_text_where_the_run_left_it(run: Path) -> None:
+    texts = [f"Compute {row} + 1.\n\x1b[31mNow." for row in range(COUNT)]
+    ids = columns()["id"]
+    RunFolder(run).write_table({"id": ids, "prompt": texts}, "prompts.parquet")
+    shown = call(str(run), "--limit", "3", "--sort", "id:asc")
+    assert "Compute 0 + 1. ␛[31mNow." in shown
+    assert ids[0] not in shown
+    assert rows(str(run), "--sort", "id:asc")[2]["prompt"] == texts[2]
+    assert "the last in step 8" in shown  # people count from 1

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tiny
 from dare.curriculum.landscape import BINS, FOLLOWED, landscape_record, tiers_of
 from dare.errors import InvalidInput
 from dare.report.axes import Axes
@@ -84,10 +85,10 @@ def test_heatmap_and_tiers_are_those_of_all_prompts(run: Path, shown) -> None:
 def test_moves_count_every_prompt_once(run: Path, shown) -> None:
     moves = blocks(shown, "landscape")["moves"]
     by_step = {record["step"]: tiers_of(record) for record in lines(run, "landscape.jsonl")}
-    assert moves["steps"][0] == 0
-    assert moves["steps"][-1] == 39
+    assert moves["steps"][0] == 1  # the page counts from 1, files from 0
+    assert moves["steps"][-1] == 40
     for key, counts in moves["counts"].items():
-        a, b = (by_step[moves["steps"][int(place)]] for place in key.split("-"))
+        a, b = (by_step[moves["steps"][int(place)] - 1] for place in key.split("-"))
         expected = [int(((a == i) & (b == j)).sum()) for i in range(3) for j in range(3)]
         assert counts == expected
 
@@ -324,3 +325,14 @@ def test_a_long_run_makes_a_small_page(tmp_path: Path) -> None:
         text = "".join(json.dumps(record) + "\n" for record in records)
         (tmp_path / f"{name}.jsonl").write_text(text)
     assert len(embedded(content([read(tmp_path)]))) < 4_000_000
+
+
+def test_the_gold_answer_stands_beside_a_rollout(tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, max_steps=1)
+    trainer.train()
+    shown = content([read_run(one) for one in find_runs([str(tmp_path)])])
+    rows = blocks(shown, "rollouts")["samples"]["rows"]
+    answers = {record["prompt"]: record["answer"] for record in trainer.store.records}
+    assert rows
+    assert all(row["answer"] == answers[row["prompt"]] for row in rows)
+    assert {row["step"] for row in rows} == {1}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
 import pytest
 from hostile_texts import HOSTILE
 
 from dare.report.document import write_report
+from dare.report.page import COLOURS, html_page
 
 SECTIONS = ["overview", "curves", "landscape", "estimator", "levels", "cost", "evaluation",
             "rollouts", "settings"]  # fmt: skip
@@ -80,7 +84,7 @@ def test_a_phone_does_not_scroll_sideways(file: Path, compared: Path, visit, syn
 def test_axis_and_smoothing_are_the_readers_choice(page, run: Path) -> None:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     page.locator("[data-block='curve-reward'] .main-svg").first.wait_for()
-    assert traces(page, "curve-reward")[0]["x"] == [line["step"] for line in lines]
+    assert traces(page, "curve-reward")[0]["x"] == [line["step"] + 1 for line in lines]
     page.click("#axis button[data-value=tokens]")
     until(page, "curve-reward", "plot.data[0].x[0] > 100")
     tokens = [line["generated_tokens_total"] for line in lines]
@@ -254,3 +258,45 @@ def test_a_run_that_has_just_begun_says_what_is_missing(tmp_path: Path, browser)
     assert page.locator("section").count() == len(SECTIONS)
     assert errors == []
     page.context.close()
+
+
+def test_flat_curves_and_shares_have_possible_axes(page: Any) -> None:
+    """Plotly would show a flat 0 between -1 and 1, and shares beyond 0 to 100 %."""
+    source = resources.files("dare").joinpath("report", "assets", "plots.js").read_text("utf-8")
+    found = re.search(r"^function reach\(.*?^}$", source, re.M | re.S)
+    assert found
+    call = "return reach([{type: 'scatter', y: values}], share);"
+    ends = f"([values, share]) => {{ {found[0]} {call} }}"
+    assert page.evaluate(ends, [[0, 0, 0], True]) == [0, pytest.approx(0.02)]
+    assert page.evaluate(ends, [[1, 1], True])[1] <= 1.01
+    low, high = page.evaluate(ends, [[0.4, 0.6], True])
+    assert 0.3 < low < 0.4 < 0.6 < high < 0.7
+    assert page.evaluate(ends, [[0, 0], False]) == [0, 1]
+    assert page.evaluate(ends, [[-2, -2], False]) == pytest.approx([-2.2, -1.8])
+    assert page.evaluate(ends, [[1, 2], False]) is None  # plotly's own choice is good
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("back", ["#ffffff", "#14181f"])
+def test_colours_of_figures_stand_out_on_light_and_dark_pages(colour: str, back: str) -> None:
+    bright, dark = sorted((luminance(colour), luminance(back)), reverse=True)
+    assert (bright + 0.05) / (dark + 0.05) > 3
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_figures_side_by_side_stay_in_their_panels(width: int, visit, tmp_path: Path) -> None:
+    panels = [(f"panel {n}", go.Figure(go.Scatter(x=[1, 2], y=[n, n]))) for n in range(3)]
+    path = tmp_path / "figures.html"
+    path.write_text(html_page("t", "h", "n", "", [("part", panels)]), "utf-8")
+    page = visit(path.as_uri(), width=width)
+    page.wait_for_timeout(300)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    over = "[...document.querySelectorAll('.panels > div')].map((panel) => "
+    over += "panel.querySelector('.main-svg').getBoundingClientRect().width - panel.clientWidth)"
+    assert max(page.evaluate(over)) <= 1

@@ -24,7 +24,7 @@ def test_a_run_of_the_trainer_is_reported_in_full(tmp_path: Path, estimator: str
         eval_strategy="steps",
         eval_steps=2,
         max_steps=4,
-        curriculum={"estimator.name": estimator},
+        curriculum={"estimator.name": estimator, "tiers": True},
     )
     trainer.train()
     records = tiny.lines(tmp_path / "landscape.jsonl")

@@ -72,7 +72,7 @@ def test_news_come_when_the_files_change_and_only_then(served, run: Path, live: 
     news = json.loads(body)
     assert status == 200
     assert news["version"] > version
-    assert news["content"]["axes"]["run0"]["step"][-1] == 20
+    assert news["content"]["axes"]["run0"]["step"][-1] == 21
 
 
 def test_a_file_that_breaks_is_reported_and_the_last_state_stays(served, run, live: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_file_that_breaks_is_reported_and_the_last_state_stays(served, run, li
     news = json.loads(get(served, "/content.json")[1])
     assert "metrics.jsonl" in news["error"]
     assert "line 1" in news["error"]
-    assert news["content"]["axes"]["run0"]["step"][-1] == 19
+    assert news["content"]["axes"]["run0"]["step"][-1] == 20
     assert get(served, "/")[0] == 200
     (live / "metrics.jsonl").write_text(held)
     assert json.loads(get(served, "/content.json")[1])["error"] is None
@@ -117,7 +117,7 @@ def test_a_folder_that_goes_away_is_reported_and_the_last_state_stays(served, li
     live.rename(live.with_name("gone"))
     news = json.loads(get(served, "/content.json")[1])
     assert "there is no such folder" in news["error"]
-    assert news["content"]["axes"]["run0"]["step"][-1] == 19
+    assert news["content"]["axes"]["run0"]["step"][-1] == 20
 
 
 def test_a_run_that_joins_a_study_appears_on_the_open_page(run: Path, tmp_path, visit) -> None:

@@ -151,6 +151,13 @@ def test_one_seed_each_is_compared_problem_by_problem(tmp_path):
     assert mixed["methods"]["fast"]["gain"][1:] == [None, None]
 
 
+def test_grpo_is_the_base_unless_another_is_named(study):
+    runs, _ = load_runs([study])
+    figures = compare_runs(runs)
+    assert figures["base"] == next(iter(figures["methods"])) == "grpo"
+    assert next(iter(compare_runs(runs, base="fast")["methods"])) == "fast"
+
+
 def test_a_fixed_target_and_another_base(study):
     runs, _ = load_runs([study])
     other = compare_runs(runs, base="fast", target=0.65)["methods"]

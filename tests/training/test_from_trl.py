@@ -5,9 +5,11 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import trl
+from datasets import Dataset
 from transformers import HfArgumentParser
 
 import tiny
@@ -130,6 +132,53 @@ def test_a_run_without_any_reward_says_so_early_and_shows_a_rollout(
     assert "answer: " in told
     tiny.trainer(tmp_path, data=[*never, *tiny.problems(1.0, each=40)], max_steps=5).train()
     assert "is 0" not in capsys.readouterr().err
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+def logs_of(kind: type[Any], model: Path, settings: Any) -> set[str]:
+    rows = Dataset.from_list(tiny.problems(0.5, each=16))
+    trainer = kind(str(model), tiny.lottery, settings, rows, processing_class=tiny.tokenizer())
+    trainer.train()
+    return set(trainer.state.log_history[0])
+
+
+def test_figures_have_trls_names_and_ours_are_apart(tmp_path: Path) -> None:
+    """What TRL logs of a step, dashboards of its runs find here too."""
+    plain = {"max_steps": 1, "logging_steps": 1, "report_to": "none", "use_cpu": True, "beta": 0.1}
+    plain |= {"max_completion_length": 8, "per_device_train_batch_size": 32, "bf16": False}
+    model = tmp_path / "model"
+    tiny.policy().save_pretrained(model)
+    tiny.tokenizer().save_pretrained(model)
+    theirs = logs_of(trl.GRPOTrainer, model, trl.GRPOConfig(str(tmp_path / "trl"), **plain))
+    plain["rollout_budget"] = 32
+    ours = logs_of(DareTrainer, model, DareConfig(str(tmp_path / "own"), **plain))
+    apart = {name for name in theirs if name.startswith("rewards/")}  # one a reward function
+    narrow = {"clip_ratio/low_min", "clip_ratio/high_max"}  # of micro-batches, which differ here
+    missing = theirs - ours - apart - narrow - {"epoch"}
+    assert missing == set()
+    more = ours - theirs
+    assert {name for name in more if not name.startswith("curriculum/")} == {"step"} & more
+    assert "curriculum/coverage" in ours
+
+
+def test_figures_of_the_update_are_those_of_its_tokens(tmp_path: Path) -> None:
+    tiny.trainer(tmp_path / "once", curriculum={"fresh_share": 1.0}).train()
+    ratios = [line["objective_ratio"] for line in tiny.lines(tmp_path / "once" / "metrics.jsonl")]
+    assert ratios == pytest.approx([1.0] * 3)  # of one update on fresh rollouts
+    many = {"num_iterations": 3, "learning_rate": 1e-2, "max_steps": 6, "epsilon": 0.02}
+    trainer = tiny.trainer(tmp_path / "many", **many)
+    trainer.train()
+    logs = [line for line in trainer.state.log_history if "entropy" in line]
+    for line in logs:
+        region = line["clip_ratio/low_mean"] + line["clip_ratio/high_mean"]
+        assert line["clip_ratio/region_mean"] == pytest.approx(region)
+        assert line["frac_reward_zero_std"] == 1.0 - line["curriculum/varied_groups"]
+        assert 0 < line["entropy"] < np.log(len(tiny.VOCABULARY))
+        assert line["completions/min_length"] <= line["completions/mean_length"]
+    assert logs[-1]["clip_ratio/region_mean"] > 0
+    assert logs[-1]["num_tokens"] > logs[0]["num_tokens"] > 0
 
 
 # --- the same script twice, several evaluation sets -----------------------------------------------

@@ -150,7 +150,7 @@ def _lines(figures: dict[str, Any]) -> RenderableType:
         text.append(f"{count:,} ({count / figures['prompts']:.0%})  ")
     text.append(f"\nseen {figures['seen']:,} ({figures['coverage']:.1%})")
     if figures["last_step"] is not None:
-        text.append(f", {figures['visits']:,} visits, the last in step {figures['last_step']}")
+        text.append(f", {figures['visits']:,} visits, the last in step {figures['last_step'] + 1}")
     return text.append("\n")
 
 
@@ -158,13 +158,24 @@ def _list(rows: Any, of: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
+    from dare.report.text import legible
+
     # Whether a prompt was tried shows in the visits; without this column 80 columns suffice.
-    names = [name for name in rows.column_names if name != "estimate"]
-    table = Table(*names, box=None, padding=(0, 1, 0, 0))
+    hidden = {"estimate", "evidence"}
+    if "prompt" in rows.column_names:
+        hidden |= {"id", "source"}
+    names = [name for name in rows.column_names if name not in hidden]
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for name in names:
+        wide = 1 if name == "prompt" else None
+        table.add_column(name, no_wrap=True, overflow="ellipsis", ratio=wide)
     for row in rows.to_pylist():
         cells = []
         for name in names:
             shown = f"{row[name]:.3f}" if isinstance(row[name], float) else str(row[name])
+            if name == "last_step":
+                shown = str(row[name] + 1) if row[name] >= 0 else "-"
+            shown = " ".join(legible(shown, 300).split())
             cells.append(Text(shown, style=_COLOURS.get(shown, "") if name == "tier" else ""))
         table.add_row(*cells)
     if rows.num_rows < of:

@@ -40,6 +40,13 @@ class LossOutputs:
     loss: Tensor
     clipped: Tensor
     kl: Tensor
+    clipped_high: Tensor
+    """The part of `clipped` above the range; the rest is below it."""
+    weight: Tensor
+    """Of all tokens here: what `ratio` and `entropy` are to be divided by."""
+    ratio: Tensor
+    entropy: Tensor
+    """Of what was drawn: -log pi is the next token's entropy in expectation."""
 
 
 def clipped_loss(
@@ -82,7 +89,10 @@ def clipped_loss(
         if loss_type != "cispo":
             stopped = stopped & (bounded * inputs.advantage < ratio * inputs.advantage)
         clipped = (stopped * inputs.weight).sum()
-    return LossOutputs(-(term * inputs.weight).sum(), clipped, kl)
+        high = (stopped * (ratio > 1.0) * inputs.weight).sum()
+        mean_ratio, entropy = (ratio * inputs.weight).sum(), -(logprob * inputs.weight).sum()
+    loss = -(term * inputs.weight).sum()
+    return LossOutputs(loss, clipped, kl, high, inputs.weight.sum(), mean_ratio, entropy)
 
 
 def _mean_of_each(values: Tensor, length: Tensor | None) -> Tensor:

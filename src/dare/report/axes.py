@@ -27,7 +27,7 @@ class Axes:
         most = _POINTS if len(runs) <= 4 else _MANY
         self._edges = [thinned(len(run.metrics), most) for run in runs]
         for place, (run, edges) in enumerate(zip(runs, self._edges, strict=True)):
-            parts = (binned(part, edges) for part in (run.step, run.tokens, run.seconds))
+            parts = (binned(part, edges) for part in (run.step + 1, run.tokens, run.seconds))
             self._add(self.of(place), *parts)
 
     def of(self, place: int) -> str:
@@ -39,7 +39,11 @@ class Axes:
         return binned(series, self._edges[place])
 
     def at(self, name: str, run: RunData, steps: Array, *, done: bool = False) -> str:
-        """An axis for other steps of the run; `done` counts finished steps, as evaluations do."""
+        """An axis for other steps of the run; `done` counts finished steps, as evaluations do.
+
+        Files count steps from 0, people from 1: the first step shows as 1, like the evaluation
+        that follows it.
+        """
         spent = []
         for series in (run.tokens, run.seconds):
             known = np.isfinite(series) & np.isfinite(run.step)
@@ -50,7 +54,7 @@ class Axes:
             if done:  # nothing is spent before the first step, and step n is done at n + 1
                 place, value = np.append(0, place + 1), np.append(0.0, value)
             spent.append(np.interp(steps, place, value))
-        self._add(name, np.asarray(steps, np.float64), *spent)
+        self._add(name, np.asarray(steps, np.float64) + (not done), *spent)
         return name
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,31 +8,18 @@ from typing import Any
 
 import plotly.graph_objects as go
 from plotly.colors import hex_to_rgb
-from plotly.subplots import make_subplots
 
-from dare.report.page import dressed, html_page
+from dare.report.page import COLOURS, WHISKERS, Panels, beside, dressed, html_page
 from dare.report.png import screenshot
 from dare.study.tables import Table, about_intervals, level_table, summary_tables
 
-_COLOURS = (
-    "#8a8f98",
-    "#1f5fa8",
-    "#c77d1e",
-    "#3a8f5c",
-    "#b0436e",
-    "#6d58b5",
-    "#2a9aa8",
-    "#a3772f",
-    "#d2694f",
-    "#5a7d2a",
-)
 
-
-def compare_figures(figures: dict[str, Any]) -> list[tuple[str, str, go.Figure]]:
-    """File name, title and figure of each."""
-    by_seconds = ("seconds", "Accuracy over seconds of training", curves(figures, "seconds"))
+def compare_figures(figures: dict[str, Any]) -> list[tuple[str, str, Panels]]:
+    """File name, title and figures of each."""
+    title = "Accuracy over seconds of training"
+    by_seconds = ("seconds", title, [("", curves(figures, "seconds"))])
     return [
-        ("curves", "Accuracy over generated tokens", curves(figures)),
+        ("curves", "Accuracy over generated tokens", [("", curves(figures))]),
         *([by_seconds] if figures["grid_seconds"] is not None else []),
         ("levels", "By level of the problem, at the end", levels(figures)),
         ("final", "Final accuracy and speed", final(figures)),
@@ -48,13 +35,13 @@ def write_figures(figures: dict[str, Any], folder: Path) -> tuple[list[Path], st
         "Methods at equal generated tokens and equal seconds",
         f"Bands and whiskers: {about_intervals(figures)}.",
         "\n".join(html_table(table) for table in tables),
-        [(title, figure) for _, title, figure in parts],
+        [(title, panels) for _, title, panels in parts],
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "compare.html").write_text(page, encoding="utf-8")
     written, reason = [folder / "compare.html"], None
-    for name, _, figure in parts:
-        figure = dressed(figure).update_layout(paper_bgcolor="white", plot_bgcolor="white")
+    for name, _, panels in parts:
+        figure = dressed(beside(panels)).update_layout(paper_bgcolor="white", plot_bgcolor="white")
         reason = screenshot(figure, folder / f"{name}.png")
         if reason is not None:
             break
@@ -87,11 +74,12 @@ def curves(figures: dict[str, Any], axis: str = "tokens") -> go.Figure:
     return figure.update_xaxes(title=title).update_layout(height=460)
 
 
-def levels(figures: dict[str, Any]) -> go.Figure:
+def levels(figures: dict[str, Any]) -> Panels:
     """Accuracy and tokens by level, a bar a method."""
-    figure = make_subplots(cols=2, subplot_titles=["accuracy", "tokens a response"])
-    for (name, method), colour in zip(figures["methods"].items(), _cycle(figures), strict=True):
-        for column, key in ((1, "accuracy"), (2, "tokens")):
+    panels = []
+    for key, title in (("accuracy", "accuracy"), ("tokens", "tokens a response")):
+        figure = go.Figure()
+        for (name, method), colour in zip(figures["methods"].items(), _cycle(figures), strict=True):
             parts = {level: part[key] for level, part in method["by_level"].items()}
             figure.add_bar(
                 x=list(parts),
@@ -99,23 +87,22 @@ def levels(figures: dict[str, Any]) -> go.Figure:
                 error_y=_whiskers(list(parts.values())),
                 name=name,
                 legendgroup=name,
-                showlegend=column == 1,
                 marker={"color": colour},
-                row=1,
-                col=column,
             )
-    return figure.update_xaxes(title="level").update_layout(height=400)
+        panels.append((title, figure.update_xaxes(title="level").update_layout(height=400)))
+    return panels
 
 
-def final(figures: dict[str, Any]) -> go.Figure:
+def final(figures: dict[str, Any]) -> Panels:
     """Final accuracy, AUC, and how many times fewer tokens and seconds each method took."""
     names = list(figures["methods"])
     keys = {"accuracy": "final accuracy", "auc": "AUC", "token_speed_up": "times fewer tokens"}
     if any(figures["methods"][name]["second_speed_up"][0] is not None for name in names):
         keys["second_speed_up"] = "times fewer seconds"
-    figure = make_subplots(cols=len(keys), subplot_titles=list(keys.values()))
-    for column, key in enumerate(keys, start=1):
+    panels = []
+    for key, title in keys.items():
         values = [figures["methods"][name][key] for name in names]
+        figure = go.Figure()
         figure.add_scatter(
             x=[value[0] for value in values],
             y=names,
@@ -123,13 +110,10 @@ def final(figures: dict[str, Any]) -> go.Figure:
             mode="markers",
             marker={"color": _cycle(figures), "size": 9},
             showlegend=False,
-            row=1,
-            col=column,
         )
-        if column > 1:
-            figure.update_yaxes(showticklabels=False, row=1, col=column)
-    height = 160 + 28 * len(names)
-    return figure.update_yaxes(autorange="reversed", automargin=True).update_layout(height=height)
+        figure.update_yaxes(autorange="reversed", automargin=True)
+        panels.append((title, figure.update_layout(height=160 + 28 * len(names))))
+    return panels
 
 
 def html_table(table: Table) -> str:
@@ -149,14 +133,14 @@ def _whiskers(values: list[list[float | None]]) -> dict[str, Any]:
     for mean, low, high in values:
         up.append(0.0 if mean is None or high is None else high - mean)
         down.append(0.0 if mean is None or low is None else mean - low)
-    return {"array": up, "arrayminus": down, "thickness": 1, "width": 2}
+    return {"array": up, "arrayminus": down, **WHISKERS}
 
 
 def _cycle(figures: dict[str, Any]) -> list[str]:
-    return [_COLOURS[place % len(_COLOURS)] for place in range(len(figures["methods"]))]
+    return [COLOURS[place % len(COLOURS)] for place in range(len(figures["methods"]))]
 
 
 def _dashes(figures: dict[str, Any]) -> list[str]:
     """Solid as long as colours last, then broken: two methods never look the same."""
     rounds = ("solid", "dash", "dot", "dashdot")
-    return [rounds[place // len(_COLOURS) % 4] for place in range(len(figures["methods"]))]
+    return [rounds[place // len(COLOURS) % 4] for place in range(len(figures["methods"]))]

@@ -65,7 +65,21 @@ def read(run: Path) -> pyarrow.Table | None:
     require(set(codes) <= set(range(len(TIERS))), "run", str(run), fix)
     names = [TIERS[code] for code in codes]
     place = table.column_names.index("tier")
-    return table.set_column(place, "tier", pyarrow.array(names, pyarrow.string()))
+    table = table.set_column(place, "tier", pyarrow.array(names, pyarrow.string()))
+    return _with_prompts(table, run / "prompts.parquet")
+
+
+def _with_prompts(table: pyarrow.Table, path: Path) -> pyarrow.Table:
+    """With the texts of the prompts, where the run has left them."""
+    try:
+        held = pyarrow.parquet.read_table(
+            io.BytesIO(path.read_bytes()), columns=["id", "prompt"]
+        ).to_pydict()
+    except (OSError, pyarrow.ArrowInvalid):  # a run of an earlier version, or one that just begins
+        return table
+    text = dict(zip(held["id"], held["prompt"], strict=True))
+    found = [text.get(name) for name in table["id"].to_pylist()]
+    return table.append_column("prompt", pyarrow.array(found, pyarrow.string()))
 
 
 def select(table: pyarrow.Table, wanted: Filter) -> pyarrow.Table:

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
-from dare.report.page import html_page
+from dare.evaluation.intervals import wilson
+from dare.report.page import COLOURS as ALL
+from dare.report.page import WHISKERS, Panels, html_page
 from dare.study.quickstart import rows
 
-COLOURS = {"grpo": "#8a8f98", "dare": "#1f5fa8", "paper": "#c77d1e"}
+COLOURS = dict(zip(("grpo", "dare", "paper"), ALL, strict=False))
 TIERS = {"easy": "#79b791", "medium": "#edc55a", "hard": "#d2694f"}
 
 
@@ -27,7 +28,10 @@ def write_report(
     if "dare" in runs:
         parts += [
             ("What DARE drew", tier_mix(runs["dare"])),
-            ("Is the difficulty estimate right?", calibration(runs["dare"]["estimation"])),
+            (
+                "Is the difficulty estimate right?",
+                [("", calibration(runs["dare"]["estimation"]))],
+            ),
         ]
     names = " and ".join(name.upper() for name in runs)
     note = (
@@ -40,73 +44,83 @@ def write_report(
     path.write_text(page, encoding="utf-8")
 
 
-def learning_curves(runs: dict[str, dict[str, Any]]) -> go.Figure:
-    """Accuracy and response length over generated tokens."""
-    titles = ["success rate (greedy)", "tokens a response"]
-    figure = make_subplots(cols=2, subplot_titles=titles)
-    for name, run in runs.items():
-        tokens = [line["generated_tokens_total"] for line in run["eval"]]
-        for column, key in ((1, "accuracy"), (2, "tokens")):
+def learning_curves(runs: dict[str, dict[str, Any]]) -> Panels:
+    """Accuracy with its 95 % interval and response length, over generated tokens."""
+    panels = []
+    for key, title in (("accuracy", "success rate (greedy)"), ("tokens", "tokens a response")):
+        figure = go.Figure()
+        for name, run in runs.items():
             figure.add_scatter(
-                x=tokens,
+                x=[line["generated_tokens_total"] for line in run["eval"]],
                 y=[line[key] for line in run["eval"]],
+                error_y=_whiskers(run["eval"]) if key == "accuracy" else None,
                 name=name,
                 legendgroup=name,
-                showlegend=column == 1,
                 mode="lines+markers",
                 line={"color": COLOURS.get(name)},
                 customdata=[line["step"] for line in run["eval"]],
-                hovertemplate="step %{customdata}: %{y:.3f}",
-                row=1,
-                col=column,
+                hovertemplate="after step %{customdata}: %{y:.3f}",
             )
-    return figure.update_xaxes(title="generated tokens").update_layout(height=380)
+        figure.update_xaxes(title="generated tokens").update_yaxes(rangemode="tozero")
+        panels.append((title, figure.update_layout(height=380)))
+    return panels
 
 
-def levels(figures: dict[str, Any]) -> go.Figure:
+def _whiskers(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """95 % intervals of accuracies."""
+    up, down = [], []
+    for part in parts:
+        low, high = wilson(part["accuracy"], part["responses"] - part["unscored"])
+        up.append(high - part["accuracy"])
+        down.append(part["accuracy"] - low)
+    return {"array": up, "arrayminus": down, **WHISKERS}
+
+
+def levels(figures: dict[str, Any]) -> Panels:
     """Accuracy and tokens by level, a bar a preset."""
-    titles = ["success rate by level", "tokens by level"]
-    figure = make_subplots(cols=2, subplot_titles=titles)
-    for name, preset in figures["presets"].items():
-        order = sorted(preset["by_level"], key=lambda level: (len(level), level))
-        for column, key in ((1, "accuracy"), (2, "tokens")):
+    panels = []
+    for key, title in (("accuracy", "success rate by level"), ("tokens", "tokens by level")):
+        figure = go.Figure()
+        for name, preset in figures["presets"].items():
+            order = sorted(preset["by_level"], key=lambda level: (len(level), level))
+            parts = [preset["by_level"][level] for level in order]
             figure.add_bar(
                 x=order,
-                y=[preset["by_level"][level][key] for level in order],
+                y=[part[key] for part in parts],
+                error_y=_whiskers(parts) if key == "accuracy" else None,
                 name=name,
                 legendgroup=name,
-                showlegend=column == 1,
                 marker={"color": COLOURS.get(name)},
-                row=1,
-                col=column,
             )
-    return figure.update_xaxes(title="level").update_layout(height=360)
+        panels.append((title, figure.update_xaxes(title="level").update_layout(height=360)))
+    return panels
 
 
-def tier_mix(run: dict[str, Any]) -> go.Figure:
-    """Prompts of each tier by step, beside the share of groups that can teach anything."""
-    titles = ["prompts drawn, by tier", "share of groups with mixed rewards"]
-    figure = make_subplots(cols=2, subplot_titles=titles)
-    steps = [line["step"] for line in run["metrics"]]
+def tier_mix(run: dict[str, Any]) -> Panels:
+    """The share of groups that can teach anything, and where tiers are on, what was drawn."""
+    steps = [line["step"] + 1 for line in run["metrics"]]
+    taught, drawn = go.Figure(), go.Figure()
+    taught.add_scatter(
+        x=steps,
+        y=[line.get("varied_groups") for line in run["metrics"]],
+        name="mixed groups",
+        line={"color": COLOURS["dare"]},
+    )
+    taught.update_yaxes(range=[0, 1])
     for tier, colour in TIERS.items():
-        figure.add_scatter(
+        drawn.add_scatter(
             x=steps,
             y=[line[f"tier_{tier}"] for line in run["metrics"]],
             name=tier,
             stackgroup="tiers",
             line={"color": colour, "width": 0.5},
-            row=1,
-            col=1,
         )
-    figure.add_scatter(
-        x=steps,
-        y=[line.get("varied_groups") for line in run["metrics"]],
-        name="mixed groups",
-        line={"color": COLOURS["dare"]},
-        row=1,
-        col=2,
-    )
-    return figure.update_xaxes(title="step").update_layout(height=340)
+    panels = [("share of groups with mixed rewards", taught)]
+    if any(line["tier_easy"] or line["tier_hard"] for line in run["metrics"]):
+        panels.append(("prompts drawn, by tier", drawn))
+    return [
+        (name, one.update_xaxes(title="step").update_layout(height=340)) for name, one in panels
+    ]
 
 
 def calibration(estimation: dict[str, Any]) -> go.Figure:
@@ -120,7 +134,7 @@ def calibration(estimation: dict[str, Any]) -> go.Figure:
         y=estimation["truth"],
         mode="markers",
         name=f"{estimation['prompts']} prompts, {estimation['rollouts']} rollouts each",
-        marker={"color": COLOURS["dare"], "opacity": 0.55},
+        marker={"color": COLOURS["dare"], "opacity": 0.8},
     )
     figure.update_xaxes(title="estimated failure rate", range=[-0.03, 1.03])
     figure.update_yaxes(title="true failure rate", range=[-0.03, 1.03])

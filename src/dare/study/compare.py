@@ -54,7 +54,8 @@ def compare_runs(
 ) -> dict[str, Any]:
     """Everything that the tables and figures show, as plain values.
 
-    `base` is the method that speed-ups and gains refer to, the first if not named. Without a
+    `base` is the method that speed-ups and gains refer to: `grpo` where there is one, otherwise
+    the first, if not named. Without a
     `target` accuracy, every run is held against the final accuracy of the base run of its seed
     (of all base runs, on average, where that seed is missing).
 
@@ -62,9 +63,11 @@ def compare_runs(
     training that every one of them has had (None where a run does not tell).
     """
     groups = by_method(runs)
-    base = next(iter(groups)) if base is None else base
+    if base is None:
+        base = "grpo" if "grpo" in groups else next(iter(groups))
     if base not in groups:
         raise InvalidInput("--base", base, f"is no method of these runs; {suggest(base, groups)}")
+    groups = {base: groups[base], **groups}  # shown first
     by_problem = same_problems(runs)
     scored = {name: [_scored(run, by_problem) for run in group] for name, group in groups.items()}
     every = [one for group in scored.values() for one in group]

@@ -108,7 +108,7 @@ def compare(runs: dict[str, dict[str, Any]]) -> dict[str, Any]:
             "accuracy": last["accuracy"],
             "tokens_per_response": last["tokens"],
             "by_level": {
-                level: {"accuracy": part["accuracy"], "tokens": part["tokens"]}
+                level: {key: part[key] for key in ("accuracy", "tokens", "responses", "unscored")}
                 for level, part in last["by_level"].items()
             },
             "steps": run["metrics"][-1]["step"] + 1,

@@ -1,4 +1,5 @@
-"""TRL's arguments that have no field here: they do no harm, or a sentence says what to use."""
+"""TRL's names: arguments that have no field here do no harm or are answered by a sentence that says
+what to use, and figures are logged as TRL logs them."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar
 
+from dare.curriculum.arrays import Array
 from dare.errors import InvalidInput, suggest
 
 Kind = TypeVar("Kind", bound=type[Any])
@@ -121,3 +123,47 @@ def knows_trl(kind: Kind) -> Kind:
 
     kind.__init__ = init
     return kind
+
+
+_FIGURES = {
+    "length": "completions/mean_length",
+    "truncated": "completions/clipped_ratio",
+    "objective_kl": "kl",
+    "objective_entropy": "entropy",
+    "objective_clipped": "clip_ratio/region_mean",
+    "objective_clipped_high": "clip_ratio/high_mean",
+    **{
+        name: name
+        for name in (
+            *("loss", "reward", "reward_std", "grad_norm", "learning_rate"),
+            *("num_tokens", "step_time"),
+        )
+    },
+}
+
+
+def logged(record: Mapping[str, Any]) -> dict[str, float]:
+    """A step's figures for dashboards: those that TRL has under its names, ours under
+    `curriculum/`. Names with a slash are taken as they are."""
+    flat = {k: v for k, v in record.items() if isinstance(v, (int, float))}
+    named = {
+        _FIGURES.get(name) or (name if "/" in name else f"curriculum/{name}"): value
+        for name, value in flat.items()
+        if name not in ("step", "time")
+    }
+    if "objective_clipped" in flat:
+        low = flat["objective_clipped"] - flat["objective_clipped_high"]
+        named["clip_ratio/low_mean"] = max(0.0, low)
+    if "varied_groups" in flat:
+        named["frac_reward_zero_std"] = 1.0 - flat["varied_groups"]
+    return named
+
+
+def length_figures(length_R: Array, cut_R: Array) -> dict[str, float]:
+    """Lengths of a step's rollouts, and of those that ended by themselves (0 without any)."""
+    found: dict[str, float] = {}
+    for kind, lengths in (("", length_R), ("terminated_", length_R[~cut_R])):
+        for name in ("mean", "min", "max"):
+            value = float(getattr(lengths, name)()) if len(lengths) else 0.0
+            found[f"completions/{name}_{kind}length"] = value
+    return found

@@ -51,16 +51,27 @@ class RichProgress(TrainerCallback):
             )
         if "reward" not in logs:
             return
-        total = logs.get("generated_tokens_total", 0)
+
+        def ours(name: str) -> Any:
+            return logs.get(f"curriculum/{name}", 0)
+
+        total = ours("generated_tokens_total")
         if self._tokens is None:
-            self._tokens = total - logs.get("generated_tokens", 0)
+            self._tokens = total - ours("generated_tokens")
         speed = (total - self._tokens) / max(time.perf_counter() - self._start, 1e-9)
-        tiers = "/".join(str(logs.get(f"tier_{tier}", 0)) for tier in ("easy", "medium", "hard"))
-        figures = f"reward {logs['reward']:.2f}  tiers {tiers}  {speed:,.0f} tok/s"
+        figures = f"reward {logs['reward']:.2f}  {ours('varied_groups'):.0%} of groups teach"
+        if ours("tier_easy") or ours("tier_hard"):
+            counts = [f"{ours(f'tier_{tier}')} {tier}" for tier in ("easy", "medium", "hard")]
+            figures += f"  {', '.join(counts)}"
+        figures += f"  {speed:,.0f} tok/s"
         self._bar.update(self._task, completed=step, figures=figures)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See TrainerCallback."""
         if self._bar is not None:
+            updates = args.updates_per_generation
+            done, total = state.global_step // updates, state.max_steps // updates
+            if done < total:
+                self._bar.console.print(f"{self._name}: stopped after step {done} of {total}")
             self._bar.stop()
             self._bar = None

@@ -75,17 +75,17 @@ class RunFolder:
             text = yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
             (self.path / "config.yaml").write_text(text, encoding="utf-8")
 
-    def write_table(self, table: Mapping[str, Any]) -> None:
-        """The difficulty table as difficulty.parquet, replaced as a whole."""
+    def write_table(self, table: Mapping[str, Any], name: str = "difficulty.parquet") -> None:
+        """The difficulty table, or what `name` says, replaced as a whole."""
         if not self.writes:
             return
         self.path.mkdir(parents=True, exist_ok=True)
         import pyarrow
         import pyarrow.parquet
 
-        temporary = self.path / "difficulty.parquet.tmp"
+        temporary = self.path / f"{name}.tmp"
         pyarrow.parquet.write_table(pyarrow.table(dict(table)), temporary)
-        os.replace(temporary, self.path / "difficulty.parquet")
+        os.replace(temporary, self.path / name)
 
 
 def _plain(value: Any) -> Any:

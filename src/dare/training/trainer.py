@@ -33,6 +33,7 @@ from dare.policy.generate import Generator
 from dare.policy.loss import LossInputs, clipped_loss
 from dare.policy.model import context_of, load, peak_memory_mb, without_dropout
 from dare.policy.policy import Policy
+from dare.report.text import prompt_text
 from dare.rewards.calling import RewardFunction, Rewards
 from dare.state import load_state, save_state
 from dare.templates.encode import OPTIONS
@@ -41,7 +42,7 @@ from dare.training.callbacks import StepEnd, WholeSteps, stop_on_signals
 from dare.training.collect import KNOBS, Collector, Phases
 from dare.training.config import DareConfig
 from dare.training.evaluate import evaluate_policy
-from dare.training.from_trl import answer_trainer
+from dare.training.from_trl import answer_trainer, length_figures, logged
 from dare.training.micro import mini_batches
 from dare.training.prompts import PromptStore
 from dare.training.records import NothingRight, sample_records, selection_record, told
@@ -152,6 +153,7 @@ class DareTrainer(Trainer):
         self._behaviour: torch.Tensor | None = None
         self._loss = 0.0
         self._generated = 0
+        self._num_tokens, self._lengths = 0, dict[str, float]()
         self._samples: list[dict[str, Any]] = []
         self._nothing_right = NothingRight()
         self._unscored = UnscoredWindow(args.unscored_limit, args.unscored_window)
@@ -287,8 +289,8 @@ class DareTrainer(Trainer):
             loss_type=args.loss_type,
             level=args.importance_sampling_level,
         )
-        self._totals["clipped"] += float(output.clipped)
-        self._totals["kl"] += float(output.kl)
+        for name in self._totals:
+            self._totals[name] += float(getattr(output, name))
         loss = output.loss * self._processes
         return (loss, None) if return_outputs else loss
 
@@ -297,7 +299,8 @@ class DareTrainer(Trainer):
         updates, one a tick, None where there is nothing to do."""
         curriculum = self._live()
         self._phases, self._loss = Phases(), 0.0
-        self._totals = {"clipped": 0.0, "kl": 0.0}
+        names = ("clipped", "clipped_high", "kl", "weight", "ratio", "entropy")
+        self._totals = dict.fromkeys(names, 0.0)
         probes = 0
         while True:
             with self._phases.measure("plan"):
@@ -305,6 +308,8 @@ class DareTrainer(Trainer):
             purpose = f"generate {probes}"
             scored = self._scored_at_once(plan)
             rollouts = self.collector.rollouts(plan, self._phases, purpose, scored)
+            read = self.store.lengths[rollouts.prompt_R].sum() + rollouts.length_R.sum()
+            self._num_tokens += int(read)
             with self._phases.measure("plan"):
                 batch = curriculum.observe(rollouts)
             if batch is not None:
@@ -432,8 +437,12 @@ class DareTrainer(Trainer):
             record = self._record
             updates = self.args.updates_per_generation
             record["loss"] = self._sum(self._loss) / self._processes / updates
-            means = {k: self._sum(v) / updates / self._mass for k, v in self._totals.items()}
-            record.update({f"objective_{name}": value for name, value in means.items()})
+            totals = {name: self._sum(value) for name, value in self._totals.items()}
+            for name in ("clipped", "clipped_high", "kl"):  # of all rollouts, read or not
+                record[f"objective_{name}"] = totals[name] / updates / self._mass
+            if totals["weight"] > 0:  # of those that were read
+                for name in ("ratio", "entropy"):
+                    record[f"objective_{name}"] = totals[name] / totals["weight"]
             record["tokens"] = {
                 "generated": self._everywhere(self._phases.tokens["generated"]),
                 "scored": self._everywhere(self._phases.tokens.get("scored", 0)),
@@ -481,8 +490,11 @@ class DareTrainer(Trainer):
             for name in ("grad_norm", "learning_rate"):
                 if name in logs:
                     self._record[name] = float(logs[name])
-            flat = {k: v for k, v in self._record.items() if isinstance(v, (int, float))}
-            logs = {**{k: v for k, v in flat.items() if k not in ("step", "time")}, **logs}
+            extra = {
+                "num_tokens": self._num_tokens,
+                "step_time": sum(self._phases.seconds.values()),
+            }
+            logs = {**logged({**self._record, **extra}), **self._lengths, **logs}
             if self.args.log_completions:
                 print(*map(told, self._samples[: self.args.num_completions_to_print]), sep="\n\n")
         super().log(logs, start_time)
@@ -491,13 +503,16 @@ class DareTrainer(Trainer):
     def _note(self, plan: StepPlan, rollouts: RolloutBatch, batch: TrainBatch) -> None:
         """Start the step's record; its selection and a few samples are written at once."""
         self._flush()
-        length = batch.rollouts.length_R[batch.fresh_R]  # groups that probes brought included
-        finish = batch.rollouts.finish_R[batch.fresh_R]
+        everyone, fresh = batch.rollouts, batch.fresh_R  # groups that probes brought included
+        length, finish = everyone.length_R[fresh], everyone.finish_R[fresh]
+        reward = everyone.reward_R[fresh & everyone.scored_R]
         self._record = {
             **self._live().metrics(),
+            "reward_std": float(reward.std(ddof=1)) if len(reward) > 1 else 0.0,
             "length": float(length.mean()) if len(length) else 0.0,
             "truncated": float((finish == 1).mean()) if len(length) else 0.0,
         }
+        self._lengths = length_figures(length, finish == 1)
         self._record["step"] = plan.step
         scored = rollouts.scored_R
         self._unscored.observe(int((~scored).sum()), len(scored))
@@ -522,6 +537,7 @@ class DareTrainer(Trainer):
         self._waiting = []  # of a step that an error cut short
         if state is not None:
             self._generated = int(state["meta"]["generated_tokens_total"])
+            self._num_tokens = int(state["meta"]["num_tokens"])
             self._unscored.load(state["meta"]["unscored"])
             updates, then = self.args.updates_per_generation, state["meta"]["updates"]
             fix = f"the run was saved with {then} updates a generation, now {updates}; keep them"
@@ -534,6 +550,8 @@ class DareTrainer(Trainer):
         if self.is_world_process_zero():
             checkpoint.rotate(self.folder.path, None)
         self.folder.write_config(self._resolved())
+        shown = [prompt_text(record["prompt"]) for record in self.store.records]
+        self.folder.write_table({"id": self.store.table.ids(), "prompt": shown}, "prompts.parquet")
 
     def first_plan(self) -> StepPlan:
         """What the first step would do; nothing is generated or written."""
@@ -587,6 +605,7 @@ class DareTrainer(Trainer):
             inner = stage / final.name
             state = self._live().state_dict()
             state["meta"]["generated_tokens_total"] = self._generated
+            state["meta"]["num_tokens"] = self._num_tokens
             state["meta"]["unscored"] = self._unscored.state()
             state["meta"]["updates"] = self.args.updates_per_generation
             save_state(state, inner / "curriculum")

@@ -82,16 +82,28 @@ function figure(block, hidden) {
   const data = block.traces.flatMap((trace, place) => resolve(trace, hidden.has(place)));
   const layout = baseLayout(block);
   const theme = THEMES[themeName()];
-  if (block.share) {
-    layout.yaxis.tickformat = ".3~p";
-    if (block.traces.some((trace) => trace.stackgroup)) layout.yaxis.range = [0, 1];
-  } else {
-    layout.yaxis.exponentformat = block.y === "tokens" ? "SI" : "e";
-  }
+  if (block.share) layout.yaxis.tickformat = ".3~p";
+  else layout.yaxis.exponentformat = block.y === "tokens" ? "SI" : "e";
+  const stacked = block.traces.some((trace) => trace.stackgroup);
+  const ends = stacked ? block.share && [0, 1] : reach(data, block.share);
+  if (ends) layout.yaxis.range = ends;
   for (const key of ["xaxis", "yaxis"]) Object.assign(layout[key], block.layout[key] || {});
   layout.shapes = (block.layout.shapes || []).map((shape) => (
     { ...shape, line: { ...shape.line, color: theme.text } }));
   return { data, layout };
+}
+
+// Plotly puts a flat curve in the middle of -1 to 1, and lets shares leave 0 to 100 %.
+function reach(data, share) {
+  const shown = data.filter((trace) => trace.visible !== false && trace.type === "scatter");
+  const found = shown.flatMap((trace) => trace.y).filter((value) => typeof value === "number");
+  if (!found.length) return null;
+  let low = found.reduce((a, b) => Math.min(a, b)), high = found.reduce((a, b) => Math.max(a, b));
+  const inside = share && low >= 0 && high <= 1;
+  if (low < high && !inside) return null;
+  const room = inside ? Math.max(0.02, (high - low) * 0.06) : Math.abs(low) * 0.1 || 1;
+  const least = low >= 0 ? 0 : -Infinity;
+  return [Math.max(low - room, least), inside ? Math.min(1.005, high + room) : high + room];
 }
 
 function baseLayout(block) {

@@ -88,7 +88,8 @@ function sampleElement(row) {
     const hint = row.hint.length && row.kind === "hinted"
       ? [h("h4", {}, "Hint"), h("pre", {}, row.hint.join("\n"))] : [];
     element.append(h("h4", {}, `Prompt ${row.id}`), h("pre", {}, row.prompt), ...hint,
-      h("h4", {}, "Response"), h("pre", {}, row.response));
+      h("h4", {}, "Response"), h("pre", {}, row.response),
+      ...(row.answer ? [h("h4", {}, "Gold answer"), h("pre", {}, row.answer)] : []));
   };
   element.ontoggle = () => {
     if (element.open) { open(); state.open.add(key); } else state.open.delete(key);

@@ -48,10 +48,19 @@ CURVES = (
     ),
     Curve("objective_clipped", "Clipped", "Share of tokens held back by the clip range.", True),
     Curve(
+        "objective_ratio",
+        "Ratio",
+        "Mean of the policy's probability over that at sampling. 1 where every update is on fresh "
+        "rollouts; far from it, clipping does the work.",
+    ),
+    Curve(
         "objective_kl", "KL to the reference", "How far the policy has moved from where it began."
     ),
     Curve(
-        "entropy", "Entropy", "Of the policy's next token. A fall to 0 means it stopped exploring."
+        "objective_entropy",
+        "Entropy",
+        "Of the policy's next token, in nats, told from the tokens that were drawn and trained on. "
+        "A fall to 0 means it stopped exploring.",
     ),
     Curve("grad_norm", "Gradient norm", "Before clipping. Spikes mark unstable steps."),
     Curve("learning_rate", "Learning rate", "As the schedule set it."),
@@ -62,7 +71,7 @@ CURVES = (
 _BANDS = 3
 _MARKED = 50
 _DASHES = ("solid", "dash", "dot", "dashdot")
-_ZERO_IS_NOTHING = ("objective_kl", "entropy", "unscored", "truncated", "objective_clipped")
+_ZERO_IS_NOTHING = ("objective_kl", "unscored", "truncated", "objective_clipped")
 _SHOWN_ELSEWHERE = {
     "step",
     "time",

@@ -67,8 +67,11 @@ def _whole(run: RunData, place: int, axes: Axes) -> list[Block]:
     total, followed = int(counts[-1].sum()), len(tiers[-1])
     of = f"All {total:,} prompts" if followed == total else f"{followed:,} of {total:,} prompts"
     frames = [same[index] for index in _spread(len(same), _FRAMES).tolist()]
+    heatmap = _heatmap(run, np.stack(counts), name, "All prompts by estimated difficulty.")
+    if run.curriculum("tiers") is False:
+        return [heatmap]  # every prompt is called medium: there is nothing to see
     return [
-        _heatmap(run, np.stack(counts), name, "All prompts by estimated difficulty."),
+        heatmap,
         _tier_shares(share, name, f"{of}, by tier, after each step."),
         _moves(
             [tiers[index] for index in frames],
@@ -194,7 +197,7 @@ def _moves(tiers: Sequence[Array], steps: Sequence[int], caption: str) -> Block:
         "id": "moves",
         "title": "Where prompts moved",
         "caption": caption,
-        "steps": list(steps),
+        "steps": [step + 1 for step in steps],
         "states": list(states),
         "counts": counts,
     }

@@ -66,6 +66,8 @@ def level_colours(count: int) -> list[str]:
 
 
 def _tiers(run: RunData, place: int, axes: Axes) -> list[Block]:
+    if run.curriculum("tiers") is False:
+        return [note("Tiers are off in this run (tiers: false): all prompts are treated alike.")]
     blocks: list[Block] = []
     counts = np.stack([np.nan_to_num(values(run.metrics, f"tier_{name}")) for name in TIERS])
     if counts.any():

@@ -87,7 +87,7 @@ def _row(line: Line) -> dict[str, Any]:
     hints = line.get("hint")
     fragments = hints if isinstance(hints, list) else [hints] if hints else []
     return {
-        "step": line["step"],
+        "step": line["step"] + 1,
         "id": legible(str(line.get("id", "")), 80),
         "tier": legible(str(line.get("tier", "")), 20),
         "difficulty": number("difficulty"),
@@ -95,6 +95,7 @@ def _row(line: Line) -> dict[str, Any]:
         "hint": [legible(str(part), 1000) for part in fragments[:_FRAGMENTS]],
         "prompt": legible(prompt_text(line.get("prompt"))),
         "response": legible(str(line.get("response", ""))),
+        "answer": None if line.get("answer") is None else legible(str(line["answer"]), 1000),
         "reward": number("reward"),
         "tokens": number("tokens"),
         "cut": line.get("finish") == "length",
