@@ -13,7 +13,7 @@ import yaml
 from eval_worlds import lines, sums
 
 from dare import cli, pocket
-from dare.evaluation.models import locate
+from dare.evaluation.models import locate, open_model
 from dare.evaluation.records import RecordFile
 
 Run = Callable[..., tuple[int, str, str]]
@@ -74,10 +74,14 @@ def test_a_run_folder_is_its_newest_checkpoint_with_its_system_prompt(
     files = [path for path in (folder / "checkpoint-7").iterdir() if path.name != "manifest.json"]
     manifest = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     (folder / "checkpoint-7" / "manifest.json").write_text(json.dumps(manifest))
-    (folder / "config.yaml").write_text(yaml.safe_dump({"training": {"system_prompt": "math"}}))
+    trained = {"system_prompt": "math", "chat_template_kwargs": {"enable_thinking": False}}
+    (folder / "config.yaml").write_text(yaml.safe_dump({"training": trained}))
     assert locate(str(folder)).path == str(folder / "checkpoint-7")
     for name in (folder, folder / "checkpoint-7"):
         assert locate(str(name)).system_prompt == "math"
+        assert locate(str(name)).chat_template_kwargs == trained["chat_template_kwargs"]
+        tokenizer = open_model(locate(str(name))).tokenizer
+        assert tokenizer.chat_template_kwargs == trained["chat_template_kwargs"]
     assert locate(str(folder)).weights == locate("pocket").weights
     out = tmp_path / "out"
     options = ("--benchmarks", "tasks", "--limit", 2, "--max-tokens", 8, "--out", out)

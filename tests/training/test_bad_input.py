@@ -219,3 +219,11 @@ def test_settings_out_of_range_are_named(field: str, value: Any, tmp_path: Path)
 
 def test_a_budget_that_holds_no_group(tmp_path: Path) -> None:
     refused("rollout_budget", tmp_path, rollout_budget=8, per_device_train_batch_size=8)
+
+
+def test_a_reward_that_wants_a_column_of_data_without_any_is_told_so(tmp_path: Path) -> None:
+    def score(completions: list[str], gold: list[str]) -> list[float]:
+        return [0.0] * len(completions)
+
+    with pytest.raises(InvalidInput, match="it has none"):
+        tiny.trainer(tmp_path, reward=score, data=[{"prompt": "1+1="}])

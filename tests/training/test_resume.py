@@ -47,7 +47,7 @@ def outcome(folder: Path, trainer: Any) -> dict[str, Any]:
     found["difficulty"] = pyarrow.parquet.read_table(folder / "difficulty.parquet").to_pydict()
     found["weights"] = {n: v.tolist() for n, v in trainer.model.state_dict().items()}
     history = [
-        tiny.without(entry, ("memory_mb",))
+        tiny.without(entry, ("curriculum/memory_mb", "step_time"))
         for entry in trainer.state.log_history
         if "train_runtime" not in entry
     ]

@@ -28,6 +28,8 @@ class Located:
     path: str
     system_prompt: str | None = None
     """The one it was trained with, where it is a run of `dare train`."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Likewise what its chat template was given."""
     weights: str | None = None
     """A fingerprint of the weights of a local model."""
 
@@ -37,11 +39,19 @@ def locate(name: str) -> Located:
     if name == "pocket":
         from dare import pocket
 
-        return Located(name, str(pocket.path()), None, _fingerprint(pocket.path()))
+        return Located(name, str(pocket.path()), weights=_fingerprint(pocket.path()))
     folder = Path(name).expanduser()
     if folder.is_dir():
         home = _model_folder(folder)
-        return Located(name, str(home), _system_prompt(folder), _fingerprint(home))
+        shown = _trained_with(folder)
+        chat = shown.get("chat_template_kwargs")
+        return Located(
+            name,
+            str(home),
+            shown.get("system_prompt"),
+            chat if isinstance(chat, dict) else None,
+            _fingerprint(home),
+        )
     if folder.exists() or name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
         fix = "is neither a folder with a model or checkpoints nor a hub id"
         raise InvalidInput("MODEL", name, fix)
@@ -54,6 +64,7 @@ def open_model(found: Located, *, dtype: str = "auto", rows: int = 256) -> Polic
 
     from dare.policy.model import check_dtype, load
     from dare.policy.policy import Policy
+    from dare.templates.encode import OPTIONS
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind = check_dtype(dtype, device, "--dtype")
@@ -64,6 +75,7 @@ def open_model(found: Located, *, dtype: str = "auto", rows: int = 256) -> Polic
             raise
         line = str(error).strip().partition("\n")[0][:200]
         raise InvalidInput("MODEL", found.name, f"cannot be loaded: {line}") from None
+    setattr(tokenizer, OPTIONS, found.chat_template_kwargs)
     return Policy(model.to(device).eval(), tokenizer, generation_rows=rows)
 
 
@@ -79,7 +91,8 @@ def _model_folder(folder: Path) -> Path:
     return found
 
 
-def _system_prompt(folder: Path) -> str | None:
+def _trained_with(folder: Path) -> dict[str, Any]:
+    """The run's settings of training, where it is one."""
     for place in (folder, folder.parent):
         path = place / "config.yaml"
         if path.is_file():
@@ -87,9 +100,9 @@ def _system_prompt(folder: Path) -> str | None:
                 config = yaml.safe_load(path.read_text(encoding="utf-8"))
                 training = config.get("training") if isinstance(config, dict) else None
             except (yaml.YAMLError, UnicodeDecodeError):
-                return None
-            return training.get("system_prompt") if isinstance(training, dict) else None
-    return None
+                return {}
+            return training if isinstance(training, dict) else {}
+    return {}
 
 
 def _fingerprint(folder: Path) -> str:

@@ -48,7 +48,8 @@ class Rewards:
             for parameter in parameters:
                 needed = parameter.kind in kinds and parameter.default is inspect.Parameter.empty
                 if needed and parameter.name not in known:
-                    fix = f"the data set has no such column; it has {', '.join(sorted(columns))}"
+                    there = ", ".join(sorted(columns)) or "none"
+                    fix = f"the data set has no such column; it has {there}"
                     raise InvalidInput(f"{_name(function)}({parameter.name})", None, fix)
 
     def check_rows(self, records: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:

@@ -164,7 +164,7 @@ def _mixed(device: Mapping[str, Any], card: Card | None) -> bool:
 def _prompt_tokens(recipe: Mapping[str, Any], config: DareConfig) -> tuple[float, str]:
     """The mean over a sample of the data, where data and tokenizer are on this machine."""
     from dare.templates import template_of
-    from dare.templates.encode import encode
+    from dare.templates.encode import OPTIONS, encode
 
     tokenizer, rows = _tokenizer(recipe), _local_rows(recipe.get("data"), "data")
     picked = rows[:: max(1, len(rows) // _SAMPLE)][:_SAMPLE]
@@ -175,6 +175,7 @@ def _prompt_tokens(recipe: Mapping[str, Any], config: DareConfig) -> tuple[float
     sizes = []
     if tokenizer is not None:
         template = template_of(config.system_prompt)
+        setattr(tokenizer, OPTIONS, config.chat_template_kwargs)
         sizes = [len(encode(tokenizer, template.messages(row["prompt"]))) for row in picked]
     if not sum(sizes):  # transformers makes tokenizers without a vocabulary where files are missing
         missing = "tokenizer" if picked else "data"
