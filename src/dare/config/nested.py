@@ -47,8 +47,11 @@ def build(kind: type[Any], values: Any, path: str) -> Any:
     return kind(**arguments(kind, values, path))
 
 
-def arguments(kind: Callable[..., Any], values: Any, path: str) -> dict[str, Any]:
-    """Values for the parameters of a dataclass or a function, each as its annotation has it."""
+def arguments(
+    kind: Callable[..., Any], values: Any, path: str, *, some: bool = False
+) -> dict[str, Any]:
+    """Values for the parameters of a dataclass or a function, each as its annotation has it; all
+    that it needs unless `some` will do."""
     if not isinstance(values, Mapping):
         raise InvalidInput(path or "config", values, "must be a mapping of settings")
     hints, taken = get_type_hints(kind), signature(kind).parameters
@@ -58,7 +61,7 @@ def arguments(kind: Callable[..., Any], values: Any, path: str) -> dict[str, Any
         if key not in taken:
             raise InvalidInput(where, value, f"is no setting; {suggest(str(key), taken)}")
         made[key] = typed(hints.get(key, Any), value, where)
-    for key, one in taken.items():
+    for key, one in () if some else taken.items():
         if key not in made and one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD:
             raise InvalidInput(path, dict(values), f"needs {key!r}")
     return made

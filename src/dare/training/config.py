@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from typing import Any, Literal, get_type_hints
 
 import torch
 from transformers import SchedulerType, TrainingArguments
+from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 
 from dare.config import CurriculumConfig
-from dare.config.nested import typed, within
+from dare.config.nested import arguments, typed, within
 from dare.errors import InvalidInput, require, suggest
 from dare.policy.logprobs import Sampling
 from dare.policy.loss import Level, LossType
@@ -213,12 +216,8 @@ class DareConfig(TrainingArguments):
             self.use_liger_kernel = on_gpu and find_spec("liger_kernel") is not None
         if self.use_liger_kernel and self.liger_kernel_config is None:
             self.liger_kernel_config = dict(_LIGER)
-        try:
+        with self.refusals(given):
             super().__post_init__()
-        except Exception as error:  # transformers has its own checks, of many kinds
-            name = self._blamed(error, given)
-            fix = f"transformers refuses it: {first_line(error)}"
-            raise InvalidInput(name, given.get(name), fix) from error
         for name in ("auto_find_batch_size", "remove_unused_columns"):
             fix = "is not supported: a step's rollouts are planned for a fixed batch size"
             if name == "remove_unused_columns":
@@ -227,6 +226,9 @@ class DareConfig(TrainingArguments):
         if self.loss_type == "cispo" and self.epsilon_high is not None:
             fix = "with cispo it is the bound of the ratio, not its distance from 1: 5.0, say"
             require(self.epsilon_high > 1, "epsilon_high", self.epsilon_high, fix)
+        if self.lr_scheduler_kwargs is not None:
+            schedule: Any = TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(self.lr_scheduler_type)]
+            arguments(schedule, self.lr_scheduler_kwargs, "lr_scheduler_kwargs", some=True)
         self._check_updates()
         self.curriculum_config()
 
@@ -248,20 +250,20 @@ class DareConfig(TrainingArguments):
             given[item.name] = value
         return given
 
-    def _blamed(self, error: Exception, given: dict[str, Any]) -> str:
-        """The field that transformers' error names, or without which there would be none."""
-        named = named_field(error)
-        if named is not None:
-            return named
-        theirs = {item.name: item for item in fields(TrainingArguments) if item.init}
-        held = {name: value for name, value in given.items() if name in theirs}
-        for name in held:
-            try:
-                TrainingArguments(**{key: value for key, value in held.items() if key != name})
-            except Exception:  # not this one, or not this one alone
-                continue
-            return name
-        return "training"
+    @contextlib.contextmanager
+    def refusals(self, given: Mapping[str, Any] | None = None, usual: str = "training") -> Any:
+        """What transformers refuses in this context as one line that names the field: the one that
+        its error speaks of, or the one of `given` without which there would be none."""
+        try:
+            yield
+        except (InvalidInput, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # it has checks of many kinds
+            names = sorted((item.name for item in fields(self)), key=len, reverse=True)
+            found = re.search(rf"(?<!\w)({'|'.join(names)})(?!\w)", str(error))
+            name = found[1] if found else _culprit(given or {}) or usual
+            fix = f"transformers refuses it: {first_line(error)}"
+            raise InvalidInput(name, getattr(self, name, None), fix) from error
 
     def _check_updates(self) -> None:
         steps = self.steps_per_generation
@@ -354,11 +356,15 @@ class DareConfig(TrainingArguments):
         return self.gradient_accumulation_steps
 
 
-def named_field(error: Exception) -> str | None:
-    """The first field of DareConfig that an error of transformers speaks of."""
-    names = sorted((item.name for item in fields(DareConfig)), key=len, reverse=True)
-    found = re.search(rf"(?<!\w)({'|'.join(names)})(?!\w)", str(error))
-    return None if found is None else found[1]
+def _culprit(given: Mapping[str, Any]) -> str | None:
+    """The setting without which transformers takes the others."""
+    theirs = {item.name for item in fields(TrainingArguments)}
+    held = {name: value for name, value in given.items() if name in theirs}
+    for name in held:
+        with contextlib.suppress(Exception):  # not this one, or not this one alone
+            TrainingArguments(**{key: value for key, value in held.items() if key != name})
+            return name
+    return None
 
 
 def first_line(error: BaseException) -> str:
