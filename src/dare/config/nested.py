@@ -145,6 +145,9 @@ def _as(kind: Any, value: Any, where: str) -> Any:
         return os.fspath(value)
     elif dataclasses.is_dataclass(kind) and not isinstance(value, kind):  # type: ignore[arg-type]
         return build(kind, value, where)  # type: ignore[arg-type]
+    elif origin is dict and isinstance(value, Mapping) and get_args(kind):
+        inner = get_args(kind)[1]
+        return {key: typed(inner, one, f"{where}.{key}") for key, one in value.items()}
     elif origin is dict:
         # A library may have made an object of the mapping since.
         fits = isinstance(value, Mapping) or dataclasses.is_dataclass(value)
