@@ -61,7 +61,8 @@ def train(
         )
         require(not elsewhere, "--output-dir", where, fix)
         training["output_dir"] = resume
-    training.setdefault("output_dir", "runs/" + Path(recipe).stem)
+    if training.get("output_dir") is None:
+        training["output_dir"] = "runs/" + Path(recipe).stem
     with ExitStack() as stack:
         if dry_run:  # the trainer makes its folder at once; a dry run must leave nothing behind
             training["output_dir"] = stack.enter_context(tempfile.TemporaryDirectory())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,7 +55,7 @@ def arguments(
     that it needs unless `some` will do."""
     if not isinstance(values, Mapping):
         raise InvalidInput(path or "config", values, "must be a mapping of settings")
-    hints, taken = get_type_hints(kind), signature(kind).parameters
+    hints, taken = hints_of(kind), signature(kind).parameters
     made: dict[str, Any] = {}
     for key, value in values.items():
         where = f"{path}.{key}" if path else str(key)
@@ -67,10 +68,18 @@ def arguments(
     return made
 
 
+_hints = functools.cache(get_type_hints)
+
+
+def hints_of(kind: Any) -> dict[str, Any]:
+    """The annotations of a dataclass or a function; read once, as they are text."""
+    return _hints(kind)
+
+
 def names_of(kind: Any, path: str = "") -> dict[str, Any]:
     """The annotation of every setting by its dotted name."""
     names: dict[str, Any] = {}
-    for key, hint in get_type_hints(kind).items():
+    for key, hint in hints_of(kind).items():
         where = f"{path}{key}"
         names |= names_of(hint, f"{where}.") if dataclasses.is_dataclass(hint) else {where: hint}
     return names

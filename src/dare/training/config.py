@@ -7,14 +7,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 import torch
+import torch.utils.checkpoint
 from transformers import SchedulerType, TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 
 from dare.config import CurriculumConfig
-from dare.config.nested import arguments, typed, within
+from dare.config.nested import arguments, hints_of, typed, within
 from dare.errors import InvalidInput, require, suggest
 from dare.policy.logprobs import Sampling
 from dare.policy.loss import Level, LossType
@@ -24,8 +26,10 @@ from dare.policy.model import check_dtype
 _LIGER = {"rope": True, "rms_norm": True, "swiglu": True, "cross_entropy": False}
 _LIGER |= {"fused_linear_cross_entropy": False}
 
+_EVALUATED = ("accuracy", "tokens", "truncated", "responses", "unscored")
+
 # Settings of the curriculum under the names that GRPO users know.
-_FAMILIAR = {
+FAMILIAR = {
     "rollout_budget": "rollout_budget",
     "medium.group_size": "num_generations",
     "max_tokens": "max_completion_length",
@@ -37,13 +41,14 @@ _FAMILIAR = {
 _INTERVALS: dict[str, str] = {
     "[1, inf)": "per_device_train_batch_size per_device_eval_batch_size torch_empty_cache_steps "
     "gradient_accumulation_steps eval_accumulation_steps dataloader_prefetch_factor ddp_timeout "
-    "ddp_bucket_cap_mb num_iterations steps_per_generation max_completion_length unscored_window "
-    "generation_rows score_batch_tokens",
-    "[1, 1e9]": "max_steps",
-    "[1, 1e4]": "eval_samples",
+    "ddp_bucket_cap_mb",
+    "[1, 1e9]": "max_steps max_completion_length unscored_window generation_rows "
+    "score_batch_tokens steps_per_generation",
+    "[1, 1e4]": "eval_samples num_iterations",
     "[2, 1e9]": "rollout_budget num_generations",
-    "[0, inf)": "weight_decay adam_epsilon max_grad_norm warmup_steps eval_delay save_total_limit "
-    "dataloader_num_workers neftune_noise_alpha top_k beta sample_rows",
+    "[0, inf)": "max_grad_norm warmup_steps eval_delay save_total_limit dataloader_num_workers "
+    "neftune_noise_alpha top_k sample_rows",
+    "[0, 1000]": "weight_decay beta",
     "(0, inf)": "num_train_epochs logging_steps save_steps eval_steps epsilon_high",
     "[-1, inf)": "local_rank",
     "[0, 4294967295]": "seed data_seed",
@@ -52,7 +57,7 @@ _INTERVALS: dict[str, str] = {
     "[0, 1)": "adam_beta1 adam_beta2 label_smoothing_factor",
     "(0, 1)": "epsilon",
     "(0, 1]": "top_p",
-    "[0, 1]": "unscored_limit",
+    "[0, 1]": "unscored_limit adam_epsilon",
 }
 _RANGES = {name: interval for interval, names in _INTERVALS.items() for name in names.split()}
 
@@ -216,6 +221,17 @@ class DareConfig(TrainingArguments):
             self.use_liger_kernel = on_gpu and find_spec("liger_kernel") is not None
         if self.use_liger_kernel and self.liger_kernel_config is None:
             self.liger_kernel_config = dict(_LIGER)
+        best = self.metric_for_best_model
+        plateau = self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+        if best is None and (self.load_best_model_at_end or plateau):
+            self.metric_for_best_model = "accuracy"  # a loss is never evaluated here
+        elif best is not None and best.removeprefix("eval_") not in _EVALUATED:
+            raise InvalidInput("metric_for_best_model", best, suggest(best, _EVALUATED))
+        report = ["none"] if self.report_to is None else self.report_to
+        for name in [report] if isinstance(report, str) else report:
+            known = ("all", "none", *INTEGRATION_TO_CALLBACK)
+            require(name in known, "report_to", name, suggest(name, known))
+        self.report_to = report
         with self.refusals(given):
             super().__post_init__()
         for name in ("auto_find_batch_size", "remove_unused_columns"):
@@ -226,6 +242,10 @@ class DareConfig(TrainingArguments):
         if self.loss_type == "cispo" and self.epsilon_high is not None:
             fix = "with cispo it is the bound of the ratio, not its distance from 1: 5.0, say"
             require(self.epsilon_high > 1, "epsilon_high", self.epsilon_high, fix)
+        kwargs = self.gradient_checkpointing_kwargs
+        if kwargs is not None:
+            again: Any = torch.utils.checkpoint.checkpoint
+            arguments(again, kwargs, "gradient_checkpointing_kwargs", some=True)
         if self.lr_scheduler_kwargs is not None:
             schedule: Any = TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(self.lr_scheduler_type)]
             arguments(schedule, self.lr_scheduler_kwargs, "lr_scheduler_kwargs", some=True)
@@ -235,7 +255,7 @@ class DareConfig(TrainingArguments):
     def _typed(self) -> dict[str, Any]:
         """Every field as its annotation has it and within its range, transformers' own included;
         returns those that were given. Whatever way a setting came in, it is checked here."""
-        hints, given = get_type_hints(type(self)), dict[str, Any]()
+        hints, given = hints_of(type(self)), dict[str, Any]()
         for item in fields(self):
             value = getattr(self, item.name)
             if not item.init or value is item.default:
@@ -259,9 +279,7 @@ class DareConfig(TrainingArguments):
         except (InvalidInput, torch.OutOfMemoryError):
             raise
         except Exception as error:  # it has checks of many kinds
-            names = sorted((item.name for item in fields(self)), key=len, reverse=True)
-            found = re.search(rf"(?<!\w)({'|'.join(names)})(?!\w)", str(error))
-            name = found[1] if found else _culprit(given or {}) or usual
+            name = _named(error, self, given or {}) or usual
             fix = f"transformers refuses it: {first_line(error)}"
             raise InvalidInput(name, getattr(self, name, None), fix) from error
 
@@ -317,7 +335,7 @@ class DareConfig(TrainingArguments):
         high = self.epsilon if self.epsilon_high is None else self.epsilon_high
         if self.loss_type == "cispo" and self.epsilon_high is not None:
             high = self.epsilon_high - 1.0  # TRL's is the bound itself; ours counts from 1
-        named = {name: getattr(self, familiar) for name, familiar in _FAMILIAR.items()}
+        named = {name: getattr(self, familiar) for name, familiar in FAMILIAR.items()}
         named["medium.clip_high"] = high
         scale = self.scale_rewards
         if isinstance(scale, bool):  # as in TRL
@@ -326,8 +344,8 @@ class DareConfig(TrainingArguments):
         try:
             return CurriculumConfig.preset(self.preset, **changes)
         except InvalidInput as error:
-            familiar = _FAMILIAR.get(error.field)
-            if familiar is None or getattr(self, familiar) is None:
+            familiar = FAMILIAR.get(error.field)
+            if familiar in (None, error.field) or getattr(self, str(familiar)) is None:
                 raise
             raise InvalidInput(f"{familiar} ({error.field})", error.value, error.fix) from None
 
@@ -354,6 +372,24 @@ class DareConfig(TrainingArguments):
         )
         require(steps == rollouts // rows, "steps_per_generation", steps, fix)
         return self.gradient_accumulation_steps
+
+
+def _named(error: Exception, config: DareConfig, given: Mapping[str, Any]) -> str | None:
+    """The field that an error of transformers is about."""
+    names = sorted((item.name for item in fields(config)), key=len, reverse=True)
+    spoken = re.search(rf"(?<!\w)({'|'.join(names)})(?!\w)", str(error))
+    if spoken and (not given or spoken[1] in given):
+        return spoken[1]
+    guilty = _culprit(given)
+    if guilty or spoken:
+        return guilty or (spoken and spoken[1])
+    for item in fields(config):  # or the one whose value it quotes
+        value = getattr(config, item.name)
+        words = value if isinstance(value, list) else [value]
+        words = [word.lower() for word in words if isinstance(word, str) and word]
+        if value != item.default and any(word in str(error).lower() for word in words):
+            return item.name
+    return None
 
 
 def _culprit(given: Mapping[str, Any]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -147,20 +148,20 @@ def _rows_of(dataset: Any, field: str) -> list[dict[str, Any]]:
         raise InvalidInput(field, kind, fix)
     if isinstance(dataset, str | bytes) or not isinstance(dataset, Iterable):
         raise InvalidInput(field, dataset, fix)
+    more = "; of a table of pandas take .to_dict('records')" if hasattr(dataset, "columns") else ""
+    rows: list[dict[str, Any]] = []
     try:
-        rows = list(dataset)
+        for place, row in enumerate(dataset):
+            known = isinstance(row, Mapping) and all(isinstance(name, str) for name in row)
+            fix = f"must be a mapping with a name a column{more}"
+            require(known, f"{field}[{place}]", row, fix)
+            rows.append(dict(row))
     except InvalidInput:
         raise
     except Exception as error:  # whatever it is read from
-        raise InvalidInput(field, kind, f"cannot be read ({error!r})") from error
+        raise InvalidInput(f"{field}[{len(rows)}]", kind, f"cannot be read ({error!r})") from error
     require(rows, field, 0, "has no rows")
-    for place, row in enumerate(rows):
-        known = isinstance(row, Mapping) and all(isinstance(name, str) for name in row)
-        more = (
-            "; of a table of pandas take .to_dict('records')" if hasattr(dataset, "columns") else ""
-        )
-        require(known, f"{field}[{place}]", row, f"must be a mapping with a name a column{more}")
-    return [dict(row) for row in rows]
+    return rows
 
 
 def _checked(row: Mapping[str, Any], where: str, answered: bool) -> str:
@@ -173,7 +174,7 @@ def _checked(row: Mapping[str, Any], where: str, answered: bool) -> str:
             fix = f"cannot be read as text ({error!r})"
             raise InvalidInput(f"{where}[{name!r}]", type(value).__name__, fix) from error
         _encodable(text, f"{where}[{name!r}]")
-        if name == "answer" and answered and (not text.strip() or value != value):
+        if name == "answer" and answered and (not text.strip() or _is_nan(value)):
             fix = "every row needs an answer; drop the row or fill it in"
             raise InvalidInput(f"{where}['answer']", value, fix)
     prompt, where = row.get("prompt"), f"{where}['prompt']"
@@ -190,6 +191,10 @@ def _checked(row: Mapping[str, Any], where: str, answered: bool) -> str:
     for turn in turns:
         _encodable(turn["content"], where)
     return json.dumps([[turn["role"], turn["content"]] for turn in turns])
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _encodable(text: str, where: str) -> str:

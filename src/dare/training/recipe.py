@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from inspect import signature
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import yaml
 
 from dare.config import CurriculumConfig, nest
-from dare.config.nested import arguments, kinds_of, names_of, typed
+from dare.config.nested import arguments, hints_of, kinds_of, names_of, typed
 from dare.errors import InvalidInput, require, suggest
 from dare.rewards.named import reward_named
-from dare.training.config import DareConfig, first_line
+from dare.training.config import FAMILIAR, DareConfig, first_line
 from dare.training.trainer import DareTrainer
 
 _PARTS: dict[str, Any] = {
@@ -93,6 +93,9 @@ def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
                 if held is None:  # an empty part in the file
                     held = changed[part] = {}
                 held[plain] = value
+                familiar = FAMILIAR.get(plain) if part == "curriculum" else None
+                if familiar and changed.get("training"):  # of the file: it would win over this
+                    changed["training"].pop(familiar, None)
                 break
         else:
             every = [*_PARTS, *fields, *settings]
@@ -102,7 +105,7 @@ def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
 
 def _fields() -> dict[str, Any]:
     """The settings of DareConfig with their annotations."""
-    hints = get_type_hints(DareConfig)
+    hints = hints_of(DareConfig)
     return {name: hints[name] for name in signature(DareConfig).parameters}
 
 
@@ -112,7 +115,7 @@ def config_of(recipe: Mapping[str, Any]) -> DareConfig:
     given, fields = dict(recipe.get("training") or {}), _fields()
     for name in given:
         require(name in fields, f"training.{name}", given[name], suggest(str(name), fields))
-    if recipe.get("preset"):
+    if recipe.get("preset") is not None:
         given["preset"] = recipe["preset"]
     if recipe.get("curriculum"):
         own = typed(fields["curriculum"], given.get("curriculum"), "curriculum")
@@ -191,7 +194,7 @@ def _value(text: str, hint: Any, name: str) -> Any:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidInput(f"--{name}", text, f"is not YAML: {first_line(error)}") from None
-    word = isinstance(value, bool) and bool not in kinds
+    word = (isinstance(value, bool) and bool not in kinds) or (not text and str in kinds)
     if str in kinds and not {int, float} & set(kinds):
         word |= isinstance(value, int | float | datetime.date) and not isinstance(value, bool)
     return text if word else value

@@ -109,8 +109,9 @@ class RunFolder:
         self._replace("difficulty.parquet", sink.getvalue().to_pybytes())
 
 
-def usable(folder: str) -> None:
-    """Refuse an output_dir that no run can be written to, before anything is loaded or made."""
+def usable(folder: str) -> Path:
+    """Refuse an output_dir that no run can be written to, before anything is loaded or made;
+    returns the part of its path that is there."""
     fix = "name a folder that can be written to"
     require(folder and "\0" not in folder, "output_dir", folder, fix)
     try:
@@ -121,6 +122,15 @@ def usable(folder: str) -> None:
     require(there.is_dir(), "output_dir", folder, f"{there} is a file; {fix}")
     fix = f"{there} is not yours to write to; {fix}"
     require(os.access(there, os.W_OK | os.X_OK), "output_dir", folder, fix)
+    return there
+
+
+def remove_empty(folder: Path, there: Path) -> None:
+    """Take back folders that were made for a run that has not begun, down to what was there."""
+    with contextlib.suppress(OSError):
+        while folder != there and there in folder.parents:
+            folder.rmdir()
+            folder = folder.parent
 
 
 _HELD: dict[Path, tuple[int, int]] = {}  # folders locked here, by process and thread
@@ -134,7 +144,9 @@ def sole(folder: Path, field: str = "output_dir", wait: float = 0.0) -> Iterator
     if _HELD.get(folder) == me:  # a study's job around its trainer
         yield
         return
+    there = next(one for one in (folder, *folder.parents) if one.exists())
     with contextlib.ExitStack() as stack:
+        stack.callback(remove_empty, folder, there)
         end = time.monotonic() + wait
         while True:
             other = _lock(folder, field, stack)

@@ -43,7 +43,7 @@ from dare.training.evaluate import evaluate_policy
 from dare.training.micro import mini_batches
 from dare.training.prompts import PromptStore
 from dare.training.records import sample_records, selection_record
-from dare.training.run_folder import RunFolder, sole, usable
+from dare.training.run_folder import RunFolder, remove_empty, sole, usable
 from dare.training.services import PolicyServices
 from dare.training.unscored import UnscoredWindow
 from dare.training.update import OwnPass, micro_batches, trained_rows
@@ -82,12 +82,14 @@ class DareTrainer(Trainer):
         services: Services | None = None,
     ) -> None:
         args = DareConfig() if args is None else args
-        usable(str(args.output_dir))
+        there = usable(str(args.output_dir))
+        self.settings = args.curriculum_config()
+        updates = args.accumulation(self.settings.rollout_budget, args.world_size)
+        estimator_class(self.settings)  # a name that is none is told of before a model is loaded
         options = args.model_options(adapters=peft_config is not None)
         model, processing_class = load(model, processing_class, peft_config, args.seed, **options)
         if train_dataset is None:
             raise InvalidInput("train_dataset", None, "give a data set with a column 'prompt'")
-        self.settings = args.curriculum_config()
         self.rewards = Rewards(reward_funcs, args.reward_weights)
         context = context_of(model)
 
@@ -104,9 +106,8 @@ class DareTrainer(Trainer):
         self._held_out = (None, self.store)
         if eval_dataset is not None:  # not at the first evaluation, with a step's work at stake
             self._held_out = (eval_dataset, store_of(eval_dataset, "eval_dataset"))
-        rows = self.settings.rollout_budget
-        args.gradient_accumulation_steps = args.accumulation(rows, args.world_size)
-        with args.refusals():
+        args.gradient_accumulation_steps = updates
+        with args.refusals(usual="push_to_hub" if args.push_to_hub else "training"):
             super().__init__(
                 model=model,
                 args=args,
@@ -117,6 +118,8 @@ class DareTrainer(Trainer):
                 callbacks=callbacks,
                 optimizers=optimizers,
             )
+        # Trainer makes the folder; what is refused from here on must leave none behind.
+        remove_empty(Path(str(args.output_dir)).resolve(), there)
         if Version(transformers.__version__) < Version("5.19.0"):
             # Older versions divide the loss by the accumulation steps unless these two say no.
             self.model_accepts_loss_kwargs = False
@@ -156,6 +159,7 @@ class DareTrainer(Trainer):
         self._loss = 0.0
         self._generated = 0
         self._unscored = UnscoredWindow(args.unscored_limit, args.unscored_window)
+        self._begun = False
         self.recipe: dict[str, Any] | None = None
         """Kept in the folder where there is one, so that --resume needs nothing else."""
         self.stopped_by = 0
@@ -184,7 +188,7 @@ class DareTrainer(Trainer):
 
         A start that is refused changes nothing in the folder: it is opened when training begins.
         """
-        run, found = self.folder.path, None
+        run, found, self._begun = self.folder.path, None, False
         wanted = resume_from_checkpoint
         wanted = self.args.resume_from_checkpoint if wanted is None else wanted
         with sole(run) if self.folder.writes else nullcontext():
@@ -203,8 +207,13 @@ class DareTrainer(Trainer):
                 self.add_callback(whole)  # the last one, so that none can end a step halfway
                 try:
                     result = super().train(start, trial, ignore_keys_for_eval)
+                except InvalidInput:
+                    raise
                 except torch.OutOfMemoryError as error:
                     raise self._out_of_memory(error) from error
+                except Exception:
+                    with nullcontext() if self._begun else self.args.refusals():
+                        raise
                 finally:
                     self.args.eval_on_start = on_start
                     self.remove_callback(whole)
@@ -521,6 +530,8 @@ class DareTrainer(Trainer):
         self._waiting = []  # of a step that an error cut short
         if state is not None:
             meta = state["meta"]
+            fix = "was saved with save_only_model: it has no optimiser to go on with"
+            require(not meta["model_only"], "resume_from_checkpoint", str(found), fix)
             self._generated = int(meta["generated_tokens_total"])
             self._unscored.load(meta["unscored"])
             updates, then = self.args.updates_per_generation, meta["updates"]
@@ -540,6 +551,7 @@ class DareTrainer(Trainer):
 
     def _begin(self) -> None:
         """All is loaded and allowed: open the folder, from the step that training starts at."""
+        self._begun = True
         self.policy.updated()
         resumes = self.state.global_step > 0
         if self.folder.writes:
@@ -605,6 +617,7 @@ class DareTrainer(Trainer):
                 state["meta"]["unscored"] = self._unscored.state()
                 state["meta"]["updates"] = self.args.updates_per_generation
                 state["meta"]["optimiser"] = self._optimiser()
+                state["meta"]["model_only"] = self.args.save_only_model
                 save_state(state, inner / "curriculum")
                 checkpoint.seal(inner, final)
                 checkpoint.rotate(run, keep, self.state.best_global_step, saved=True)

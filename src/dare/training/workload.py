@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
-from dare.config.nested import typed
+from dare.config.nested import hints_of, typed
 from dare.curriculum.estimators.build import wanted_scores
 from dare.errors import InvalidInput, require
 from dare.policy.gpus import Card
@@ -135,7 +135,7 @@ def lora_shape(recipe: Mapping[str, Any], *, mixed: bool) -> ModelShape | None:
 def _settings(recipe: Mapping[str, Any]) -> tuple[DareConfig, dict[str, Any]]:
     """The run's settings, and those that depend on the device apart."""
     training = dict(recipe.get("training") or {})
-    hints = get_type_hints(DareConfig)
+    hints = hints_of(DareConfig)
     apart = {name: training.pop(name, None) for name in (*_OF_THE_DEVICE, *_SHARDING)}
     apart = {k: v if v is None else typed(hints[k], v, k) for k, v in apart.items()}
     training["use_cpu"] = True  # the plan itself runs on no device
