@@ -41,11 +41,18 @@ def load(
 
     `dtype` and `options` (as `from_pretrained` takes them) are of use where a name is given.
     """
-    if isinstance(model, (str, Path)):
-        tokenizer = AutoTokenizer.from_pretrained(model) if tokenizer is None else tokenizer
-        model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, **options)
-    if tokenizer is None:
-        tokenizer = AutoTokenizer.from_pretrained(model.config.name_or_path)
+    name = model if isinstance(model, (str, Path)) else model.config.name_or_path
+    try:
+        if tokenizer is None:
+            tokenizer = AutoTokenizer.from_pretrained(name)
+        if model is name:
+            model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **options)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # no such folder or id, damaged files, options it does not know
+        reason = (str(error).strip() or type(error).__name__).partition("\n")[0][:200]
+        given = f" with {options}" if options else ""
+        raise InvalidInput("model", str(name), f"cannot be loaded{given}: {reason}") from error
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             fix = "set tokenizer.pad_token (or an eos token) before training"
@@ -60,7 +67,11 @@ def load(
 
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            model = get_peft_model(model, peft_config)
+            try:
+                model = get_peft_model(model, peft_config)
+            except (ValueError, TypeError, KeyError) as error:
+                reason = str(error).partition("\n")[0][:200]
+                raise InvalidInput("peft", type(peft_config).__name__, reason) from error
     return model, tokenizer
 
 

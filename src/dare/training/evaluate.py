@@ -18,14 +18,13 @@ if TYPE_CHECKING:
     from dare.training.trainer import DareTrainer
 
 
-def evaluate_policy(trainer: DareTrainer, dataset: Any) -> dict[str, Any]:
+def evaluate_policy(trainer: DareTrainer, store: PromptStore) -> dict[str, Any]:
     """Accuracy, tokens and truncation, overall and by level; unscored responses are counted.
 
     `by_problem` has each problem's score and `problem_set` says which problems they are, so that
     runs can be compared problem by problem.
     """
     args = trainer.args
-    store = PromptStore(dataset, trainer.processing_class, args.system_prompt)
     rows = np.repeat(np.arange(len(store)), args.eval_samples)
     mine = np.arange(
         trainer.accelerator.process_index, len(rows), trainer.accelerator.num_processes

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
+import datetime
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from dare.config import CurriculumConfig, nest
-from dare.errors import InvalidInput, suggest
+from dare.config.nested import arguments, hints_of, kinds_of, names_of, typed
+from dare.errors import InvalidInput, require, suggest
 from dare.rewards.named import reward_named
-from dare.training.config import DareConfig
+from dare.training.config import FAMILIAR, DareConfig, first_line
 from dare.training.trainer import DareTrainer
 
-_PARTS = ("model", "data", "eval_data", "reward", "preset", "training", "curriculum", "peft")
+_PARTS: dict[str, Any] = {
+    "model": str,
+    "data": str | dict,
+    "eval_data": str | dict | None,
+    "reward": str,
+    "preset": str | None,
+    "training": dict | None,
+    "curriculum": dict | None,
+    "peft": dict | None,
+}
+_SOURCE = dict.fromkeys(("split", "config", "revision"), str | None) | {"columns": dict | None}
+_SOURCE["path"] = str
 
 
 def recipe_names() -> list[str]:
@@ -28,32 +41,39 @@ def recipe_names() -> list[str]:
 def load_recipe(name: str) -> dict[str, Any]:
     """A shipped recipe by name, or a YAML file by path."""
     path = Path(name)
-    if path.suffix in (".yaml", ".yml") or path.exists():
-        if not path.is_file():
-            raise InvalidInput("recipe", name, "there is no such file")
-        text = path.read_text(encoding="utf-8")
-    elif name in recipe_names():
-        text = resources.files("dare").joinpath("recipes", f"{name}.yaml").read_text("utf-8")
-    else:
-        fix = f"is neither a file nor a shipped recipe; {suggest(name, recipe_names())}"
-        raise InvalidInput("recipe", name, fix)
     try:
-        recipe = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise InvalidInput("recipe", name, f"is not YAML: {error}") from None
-    if not isinstance(recipe, dict):
+        if path.suffix in (".yaml", ".yml") or path.exists():
+            text = path.read_text(encoding="utf-8")
+        elif name in recipe_names():
+            text = resources.files("dare").joinpath("recipes", f"{name}.yaml").read_text("utf-8")
+        else:
+            fix = f"is neither a file nor a shipped recipe; {suggest(name, recipe_names())}"
+            raise InvalidInput("recipe", name, fix)
+        recipe = yaml.safe_load(text)
+    except FileNotFoundError:
+        raise InvalidInput("recipe", name, "there is no such file") from None
+    except OSError as error:
+        raise InvalidInput("recipe", name, f"cannot be read ({error.strerror})") from None
+    except InvalidInput:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidInput("recipe", name, f"is not YAML: {first_line(error)}") from None
+    if not isinstance(recipe, dict) or not recipe:
         raise InvalidInput("recipe", name, "must be a mapping of settings")
+    return _checked(recipe)
+
+
+def _checked(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a recipe, each of its kind."""
     for key in recipe:
-        if key not in _PARTS:
-            raise InvalidInput(f"recipe {name}: {key}", recipe[key], suggest(str(key), _PARTS))
-    return recipe
+        require(key in _PARTS, f"recipe: {key}", recipe[key], suggest(str(key), _PARTS))
+    return {key: typed(_PARTS[key], value, key) for key, value in recipe.items()}
 
 
 def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
     """The recipe with `--name value` options: its own parts, DareConfig fields, dotted settings."""
     changed = {key: dict(v) if isinstance(v, dict) else v for key, v in recipe.items()}
-    fields = {item.name for item in dataclasses.fields(DareConfig) if item.init}
-    settings = _dotted(CurriculumConfig().to_dict())
+    fields, settings = _fields(), names_of(CurriculumConfig)
     items = list(options)
     while items:
         option = items.pop(0)
@@ -64,34 +84,42 @@ def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
             if not items:
                 raise InvalidInput(f"--{name}", None, "needs a value")
             text = items.pop(0)
-        value, plain = _value(text), name.replace("-", "_")
+        plain = name.replace("-", "_")
         # `seed` and `rollout_budget` are names of both; the run's own field sets the curriculum's.
-        if plain in _PARTS:
-            changed[plain] = value
-        elif plain in fields:
-            changed.setdefault("training", {})[plain] = value
-        elif plain in settings:
-            changed.setdefault("curriculum", {})[plain] = value
+        for part, known in (("", _PARTS), ("training", fields), ("curriculum", settings)):
+            if plain in known:
+                value = typed(known[plain], _value(text, known[plain], name), plain)
+                held = changed if not part else changed.setdefault(part, {})
+                if held is None:  # an empty part in the file
+                    held = changed[part] = {}
+                held[plain] = value
+                familiar = FAMILIAR.get(plain) if part == "curriculum" else None
+                if familiar and changed.get("training"):  # of the file: it would win over this
+                    changed["training"].pop(familiar, None)
+                break
         else:
-            known = [*_PARTS, *fields, *settings]
-            raise InvalidInput(f"--{name}", text, f"is no setting; {suggest(plain, known)}")
+            every = [*_PARTS, *fields, *settings]
+            raise InvalidInput(f"--{name}", text, f"is no setting; {suggest(plain, every)}")
     return changed
+
+
+def _fields() -> dict[str, Any]:
+    """The settings of DareConfig with their annotations."""
+    hints = hints_of(DareConfig)
+    return {name: hints[name] for name in signature(DareConfig).parameters}
 
 
 def config_of(recipe: Mapping[str, Any]) -> DareConfig:
     """The DareConfig of a recipe; an unknown field names the nearest."""
-    given = dict(recipe.get("training") or {})
-    fields = {item.name for item in dataclasses.fields(DareConfig) if item.init}
+    recipe = _checked(recipe)
+    given, fields = dict(recipe.get("training") or {}), _fields()
     for name in given:
-        if name not in fields:
-            raise InvalidInput(f"training.{name}", given[name], suggest(str(name), fields))
-    for name in ("learning_rate", "weight_decay", "temperature", "beta"):  # YAML reads 1e-4 as text
-        if isinstance(given.get(name), str):
-            given[name] = float(given[name])
-    if recipe.get("preset"):
+        require(name in fields, f"training.{name}", given[name], suggest(str(name), fields))
+    if recipe.get("preset") is not None:
         given["preset"] = recipe["preset"]
     if recipe.get("curriculum"):
-        given["curriculum"] = nest({**(given.get("curriculum") or {}), **recipe["curriculum"]})
+        own = typed(fields["curriculum"], given.get("curriculum"), "curriculum")
+        given["curriculum"] = nest({**(own or {}), **recipe["curriculum"]})
     return DareConfig(**given)
 
 
@@ -109,27 +137,25 @@ def curriculum_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
 def build(recipe: Mapping[str, Any], **kwargs: Any) -> DareTrainer:
     """The trainer of a recipe."""
     args = config_of(recipe)
+    reward = reward_named(recipe.get("reward", "boxed"))
+    peft = None
+    if recipe.get("peft"):
+        from peft import LoraConfig
+
+        options = arguments(LoraConfig, {"task_type": "CAUSAL_LM", **recipe["peft"]}, "peft")
+        try:
+            peft = LoraConfig(**options)
+        except Exception as error:  # its own checks, of several kinds
+            raise InvalidInput("peft", recipe["peft"], first_line(error)) from error
+    train = load_data(recipe.get("data"), "data")
+    held_out = load_data(recipe["eval_data"], "eval_data") if recipe.get("eval_data") else None
     model = recipe.get("model", "pocket")
     tokenizer = None
     if model == "pocket":
         from dare import pocket
 
         model, tokenizer = pocket.load_policy(), pocket.load_tokenizer()
-    peft = None
-    if recipe.get("peft"):
-        from peft import LoraConfig
-
-        peft = LoraConfig(task_type="CAUSAL_LM", **recipe["peft"])
-    return DareTrainer(
-        model,
-        reward_named(recipe.get("reward", "boxed")),
-        args,
-        load_data(recipe.get("data"), "data"),
-        load_data(recipe["eval_data"], "eval_data") if recipe.get("eval_data") else None,
-        tokenizer,
-        peft_config=peft,
-        **kwargs,
-    )
+    return DareTrainer(model, reward, args, train, held_out, tokenizer, peft_config=peft, **kwargs)
 
 
 def load_data(source: Any, field: str) -> list[dict[str, Any]]:
@@ -137,26 +163,38 @@ def load_data(source: Any, field: str) -> list[dict[str, Any]]:
     if isinstance(source, Mapping) and "tasks" in source:
         from dare import tasks
 
-        return [dict(problem) for problem in tasks.generate(**source["tasks"])]
+        require(len(source) == 1, field, source, "has 'tasks' beside other keys; keep one")
+        options = arguments(tasks.generate, source["tasks"], f"{field}.tasks")
+        try:
+            return [dict(problem) for problem in tasks.generate(**options)]
+        except InvalidInput as error:
+            raise InvalidInput(f"{field}.tasks.{error.field}", error.value, error.fix) from None
     path = source.get("path") if isinstance(source, Mapping) else source
     if not isinstance(path, str) or not path:
         fix = "name a data file, a hub id, or {tasks: {count: 1024, seed: 0}}"
         raise InvalidInput(field, source, fix)
     from dare.data.training_rows import training_rows
 
-    return training_rows(dict(source) if isinstance(source, Mapping) else source)
+    if isinstance(source, Mapping):
+        for name, value in source.items():
+            require(name in _SOURCE, f"{field}.{name}", value, suggest(str(name), _SOURCE))
+            typed(_SOURCE[name], value, f"{field}.{name}")
+    try:
+        return training_rows(dict(source) if isinstance(source, Mapping) else source)
+    except InvalidInput as error:
+        if field == "data":
+            raise
+        raise InvalidInput(f"{field}: {error.field}", error.value, error.fix) from None
 
 
-def _value(text: str) -> Any:
-    """An option's text as YAML reads it, except that `no` and `off` are words here."""
-    value = yaml.safe_load(text)
-    word = isinstance(value, bool) and text.lower() not in ("true", "false")
+def _value(text: str, hint: Any, name: str) -> Any:
+    """An option's text as YAML reads it, except where the setting takes it as a word."""
+    kinds = kinds_of(hint)
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"--{name}", text, f"is not YAML: {first_line(error)}") from None
+    word = (isinstance(value, bool) and bool not in kinds) or (not text and str in kinds)
+    if str in kinds and not {int, float} & set(kinds):
+        word |= isinstance(value, int | float | datetime.date) and not isinstance(value, bool)
     return text if word else value
-
-
-def _dotted(values: Mapping[str, Any], path: str = "") -> list[str]:
-    names: list[str] = []
-    for key, value in values.items():
-        where = f"{path}{key}"
-        names += _dotted(value, f"{where}.") if isinstance(value, Mapping) else [where]
-    return names
