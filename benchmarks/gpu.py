@@ -387,7 +387,8 @@ def part_drift(options: argparse.Namespace) -> dict[str, Any]:
             score_batch_tokens=3000,  # other batches than the update's: products round differently
             save_strategy="no",
             report_to=[],
-            curriculum={"fresh_share": 1.0, "estimator.refresh_share": 1e6},
+            preset="paper",  # the estimator that scores what it keeps
+            curriculum={"prompts_per_step": 0, "tiers": False, "estimator.refresh_share": "all"},
         ),
         rows,
     )

@@ -80,6 +80,7 @@ def common_training(options: Namespace) -> dict[str, Any]:
         "temperature": options.temperature,
         "top_p": options.top_p,
         "learning_rate": options.learning_rate,
+        "lr_scheduler_type": options.schedule,
         "save_strategy": "no",
         "report_to": [],
         "disable_tqdm": True,
@@ -98,6 +99,11 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument("--learning-rate", type=float, default=2e-6)
+    parser.add_argument(
+        "--schedule",
+        default="constant",
+        help="of the learning rate; with `linear` points before the end cannot be compared",
+    )
     parser.add_argument("--rows", type=int, default=64, help="rollouts a training forward pass")
     parser.add_argument("--generation-rows", type=int, default=1024, help="rollouts at once")
     parser.add_argument("--run-tokens", type=int, help="end a run after this many tokens")

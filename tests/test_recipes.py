@@ -85,7 +85,8 @@ def arithmetic(name: str, card: str, folder: Path) -> list[str]:
     kind(architectures=[kind.__name__.replace("Config", "ForCausalLM")], **values).save_pretrained(
         folder
     )
-    local = {**recipe, "model": str(folder), "data": None, "eval_data": None}
+    local = {name: part for name, part in recipe.items() if name not in ("data", "eval_data")}
+    local["model"] = str(folder)
     limit = usable(card_named(card).bytes)
     workload = workload_of(local, card=card_named(card)).workload
     assert plan_memory(workload, limit).peak.total <= limit

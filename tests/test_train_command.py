@@ -1,6 +1,7 @@
 """`dare train`: words in any order, misspelt settings, a dry run, a run and its resume."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dare import InvalidInput, cli
 from dare.commands.train import split_options
@@ -126,6 +128,77 @@ def test_a_run_leaves_its_recipe_and_can_be_resumed(dare, tmp_path):
     assert code == 0, errors
     metrics = (tmp_path / "mine" / "metrics.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(line)["step"] for line in metrics] == [0, 1, 2]
+
+
+TINY = [*SMALL[2:], "--max-steps=3", "--save-steps=1", "--eval-on-start=true", "--eval-steps=2"]
+TINY += ["--eval-data={tasks: {count: 8, seed: 1}}", "--output-dir", "mine"]
+STOPS = """
+import os, signal
+from dare.rewards import boxed_reward
+
+def reward(completions, answer, **columns):
+    if os.path.exists("stop"):
+        os.remove("stop")
+        os.kill(os.getpid(), signal.SIGTERM)
+    return boxed_reward(completions=completions, answer=answer)
+"""
+
+
+@pytest.fixture
+def stopped(dare, tmp_path, monkeypatch):
+    """A run that SIGTERM ended after its first step, as `dare train` leaves it."""
+    (tmp_path / "stops.py").write_text(STOPS)
+    (tmp_path / "stop").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, out, errors = dare("train", "--reward", "stops:reward", *TINY)
+    assert code == 128 + signal.SIGTERM, errors
+    assert "done" not in out
+    assert "stopped at step 1 of 3: dare train --resume mine" in errors
+    return tmp_path / "mine"
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_stopped_run_says_so_and_a_refused_start_changes_nothing(dare, stopped):
+    before = contents(stopped)
+    (stopped.parent / "other.yaml").write_text("model: pocket")
+    for words, field in [
+        (TINY, "output_dir"),
+        ([*TINY, "--reward", "math"], "output_dir"),
+        (["--resume", "mine", "--selection.sharpness", "3"], "selection.sharpness"),
+        (["--resume", "mine", "--learning-rate", "1e-2"], "learning_rate"),
+        (["--resume", "mine", "--optim", "sgd"], "optim"),
+        (["--resume", "mine", "--model", "other"], "--model"),
+        (["--resume", "mine", "--peft", "{r: 4}"], "--peft"),
+        (["--resume", "mine", "--output-dir", "elsewhere"], "--output-dir"),
+        (["--resume", "mine", "other.yaml"], "recipe"),
+        (["--resume", "mine", "--lr-scheduler-kwargs", "{nonsense: 1}"], "lr_scheduler"),
+        (["--resume", "mine", "--eval-data", "nowhere.jsonl"], "eval_data"),
+    ]:
+        code, out, errors = dare("train", *words)
+        assert (code, out) == (2, ""), words
+        assert f"error: {field}" in errors, errors
+        assert contents(stopped) == before, words
+    assert sorted(path.name for path in stopped.parent.iterdir() if path.is_dir()) == [
+        *(["__pycache__"] if (stopped.parent / "__pycache__").exists() else []),
+        "mine",
+    ]
+    code, out, errors = dare("train", "--resume", "mine")  # with its own reward
+    assert (code, "done" in out) == (0, True), errors
+    lines = (stopped / "eval.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 2, 3]
+    assert yaml.safe_load((stopped / "recipe.yaml").read_text())["reward"] == "stops:reward"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "model: [pocket"])
+def test_a_damaged_recipe_does_not_become_another_run(dare, text, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "recipe.yaml").write_text(text)
+    code, _, errors = dare("train", "--resume", "mine")
+    assert code == 2
+    assert "recipe.yaml" in errors
 
 
 def test_a_recipe_with_lora_builds_adapters(tmp_path):

@@ -149,7 +149,8 @@ def config(folder: str | Path, **changes: Any) -> DareConfig:
     curriculum: dict[str, Any] = {"cold_start.references": 8, "cold_start.group_size": 4}
     if changes.get("preset", "dare") == "dare":
         curriculum["fresh_share"] = 0.5  # a quarter of these few rollouts would not hold a group
-    curriculum.update(changes.pop("curriculum", {}))
+    own = changes.pop("curriculum", {})
+    curriculum = {**curriculum, **own} if isinstance(own, dict) else own
     settings: dict[str, Any] = {
         "output_dir": str(folder),
         "max_steps": 3,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 
 _LISTED = 30  # names that are still read when listed
@@ -13,10 +14,26 @@ class InvalidInput(ValueError):
 
     def __init__(self, field: str, value: object, fix: str) -> None:
         self.field, self.value, self.fix = field, value, fix
-        shown = repr(value)
-        if len(shown) > 120:
-            shown = shown[:117] + "..."
-        super().__init__(f"{field} = {shown}: {fix}")
+        super().__init__(f"{field} = {_shown(value)}: {fix}")
+
+
+def _shown(value: object) -> str:
+    """The value in a line's space, whatever it is: a few aliases of YAML can stand for gigabytes,
+    and an object may not know how to show itself."""
+    nested = isinstance(value, (dict, list, tuple, set))
+    try:
+        shown = reprlib.repr(value) if nested and not _short(value) else repr(value)
+    except Exception as error:
+        shown = f"<{type(value).__name__}, {type(error).__name__} when shown>"
+    return shown if len(shown) <= 120 else shown[:117] + "..."
+
+
+def _short(value: object, depth: int = 3) -> bool:
+    """Whether all that a value holds is quickly shown."""
+    if not isinstance(value, (dict, list, tuple, set)):
+        return True
+    inside = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
+    return len(inside) <= 20 and depth > 0 and all(_short(one, depth - 1) for one in inside)
 
 
 def require(condition: object, field: str, value: object, fix: str) -> None:

@@ -13,7 +13,7 @@ from worlds import examples
 
 from dare import CurriculumConfig, InvalidInput
 from dare.config import AdvantageConfig
-from dare.curriculum.advantages import advantages, shape
+from dare.curriculum.advantages import advantages, shape, thinned
 from dare.curriculum.tiers import TierPolicy
 
 Rollout = tuple[float, int]
@@ -248,3 +248,20 @@ def test_lambda_of_one_is_refused() -> None:
     one = np.array([1.0])
     with pytest.raises(InvalidInput, match="below 1"):
         shape(one, one, np.zeros(1, int), -one)
+
+
+def test_thinning_leaves_the_expected_gradient_and_trains_on_less() -> None:
+    """Each rollout's mean over many draws is its advantage; the share kept is |advantage|/below."""
+    value = np.array([2.65, -0.378, 0.577, -1.0, 0.0, 0.6])
+    rng = np.random.default_rng(0)
+    drawn = np.array([thinned(value, 0.6, rng) for _ in range(40_000)])
+    np.testing.assert_allclose(drawn.mean(axis=0), value, atol=0.01)
+    kept = (drawn != 0).mean(axis=0)
+    np.testing.assert_allclose(kept, [1.0, 0.63, 0.9617, 1.0, 0.0, 1.0], atol=0.01)
+    assert thinned(value, 0.0, rng) is value
+
+
+def test_thinning_is_refused_outside_its_range() -> None:
+    """The error names the setting."""
+    with pytest.raises(InvalidInput, match="thin_below"):
+        AdvantageConfig(thin_below=-1.0)

@@ -109,7 +109,8 @@ def test_torn_and_one_sided_groups_are_never_replayed() -> None:
 @pytest.mark.parametrize("preset", ["dare", "classic"])
 @pytest.mark.parametrize("sigma", [1.0, 0.5])
 def test_the_batch_is_what_the_objective_needs(sigma: float, preset: str) -> None:
-    curriculum = started(small(preset, fresh_share=sigma, **{"advantage.std_floor": 1e-3}))
+    every = {"advantage.std_floor": 1e-3, "advantage.thin_below": 0.0}
+    curriculum = started(small(preset, fresh_share=sigma, **every))
     run(curriculum, 4)
     plan, buffer = curriculum.plan(), curriculum.buffer
     fail = truth(curriculum.prompts)

@@ -340,7 +340,7 @@ def test_a_run_goes_on_with_other_prompts() -> None:
 
 def test_group_sizes_by_value_fill_the_budget_and_favour_what_is_seldom_mixed() -> None:
     states, truth = world(400)
-    curriculum = curriculum_of(400, states, group_sizes="value")
+    curriculum = curriculum_of(400, states, group_sizes="value", **{"selection.sharpness": 4.0})
     trained(curriculum, truth, 6)
     plan = curriculum.plan()
     assert plan.fresh_rollouts == 64

@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -306,3 +307,72 @@ def test_the_command_prints_a_table_or_json(study, monkeypatch, capsys):
     assert code == 0
     assert "Accuracy by level" in out
     assert call(str(study), "--base", "fats")[0] == 2
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+DAMAGES: list[tuple[str, Any]] = [
+    ("eval.jsonl", lambda text: text.replace('"accuracy"', '"acc"', 1)),
+    ("eval.jsonl", lambda text: text.replace('"accuracy": 0.3', '"accuracy": "x"', 1)),
+    ("eval.jsonl", lambda text: text.replace('"generated_tokens_total"', '"total"', 1)),
+    ("eval.jsonl", lambda text: text.replace('"step": 5', '"step": "five"', 1)),
+    ("eval.jsonl", lambda text: text.replace('"step": 5', '"stp": 5', 1)),
+    ("eval.jsonl", lambda text: "\x00\x01junk\n" + text),
+    ("eval.jsonl", lambda text: "[1, 2]\n" + text),
+    ("eval.jsonl", lambda text: text.replace('"by_level": {', '"by_level": {"9": 3, ', 1)),
+    ("eval.jsonl", lambda text: text.replace('"by_level": {"10": {', '"by_level": 4, "x": {"": {')),
+    ("eval.jsonl", lambda text: text.replace('"tokens": 20.0', '"tokens": []')),
+    ("eval.jsonl", lambda text: text.replace('"tokens": 10.0', '"by_problem": 7, "tokens": 10.0')),
+    ("metrics.jsonl", lambda text: text.replace('"generated_tokens_total"', '"total"', 1)),
+    ("metrics.jsonl", lambda text: text.replace('"seconds": {', '"seconds": {"plan": "long", ', 1)),
+    ("metrics.jsonl", lambda text: text.replace('"memory_mb": 100.0', '"memory_mb": {}', 1)),
+    ("metrics.jsonl", lambda text: text.replace('"trained": 7', '"trained": "7x"', 1)),
+    ("metrics.jsonl", lambda text: "null\n" + text),
+    ("metrics.jsonl", lambda text: "{}\n" + text),
+    ("metrics.jsonl", lambda text: ""),
+    ("config.yaml", lambda text: "training: ["),
+    ("config.yaml", lambda text: "[]"),
+    ("config.yaml", lambda text: "training: {preset: 4, seed: x}"),
+    ("config.yaml", lambda text: "training: {preset: grpo}"),
+    ("estimation.json", lambda text: '{"mae": "x"}'),
+    ("estimation.json", lambda text: "{"),
+]
+
+
+@pytest.mark.parametrize(("name", "damage"), DAMAGES)
+def test_a_damaged_run_is_one_line_that_names_the_place(name, damage, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [0.2, 0.3, 0.5])
+    path = run / name
+    before = path.read_text() if path.exists() else ""
+    path.write_text(damage(before))
+    assert path.read_text() != before
+    with pytest.raises(InvalidInput) as caught:
+        compare_runs(load_runs([run])[0])
+    assert str(run) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["eval.jsonl", "metrics.jsonl"])
+def test_a_last_line_that_was_cut_off_and_a_step_written_twice_do_no_harm(name, tmp_path) -> None:
+    run = write_run(tmp_path / "run", [0.2, 0.3, 0.5])
+    whole = compare_runs(load_runs([run])[0])
+    text = (run / name).read_text()
+    last = text.splitlines()[-1]
+    (run / name).write_text(f"{last}\n{text}{last[: len(last) // 2]}")
+    assert compare_runs(load_runs([run])[0]) == whole
+
+
+def test_what_a_run_could_not_tell_is_left_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [0.2, 0.3, 0.5])
+    for key in ("tokens", "memory_mb", "varied_groups", "seconds"):
+        for name in ("eval.jsonl", "metrics.jsonl"):
+            text = (run / name).read_text()
+            (run / name).write_text(text.replace(f'"{key}": ', f'"{key}": null, "x{key}": '))
+    figures = compare_runs(load_runs([run])[0])["methods"]["grpo"]
+    assert figures["accuracy"][0] == 0.5
+    assert figures["memory_mb"][0] is None
+
+
+def test_a_study_whose_order_is_damaged_is_still_compared(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "study")
+    (study / "study.json").write_text("{")
+    assert {run.method for run in load_runs([study])[0]} == {"grpo", "fast"}

@@ -243,7 +243,7 @@ def test_a_folder_with_another_study_is_refused(recipe: str, tmp_path: Path) -> 
     assert study().jobs() == [job]
     with pytest.raises(InvalidInput, match=r"tokens = 300, now 400, .*; choose another --out"):
         study(tokens=400).jobs()
-    with pytest.raises(InvalidInput, match=r"recipe\.training\.learning_rate = 0\.0001, now .1e-5"):
+    with pytest.raises(InvalidInput, match=r"recipe\.training\.learning_rate = 0\.0001, now 1e-05"):
         study(options=["--learning-rate", "1e-5"]).jobs()
     file = job.folder / "job.json"
     written = file.read_text("utf-8")

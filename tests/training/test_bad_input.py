@@ -217,6 +217,60 @@ def test_settings_out_of_range_are_named(field: str, value: Any, tmp_path: Path)
         tiny.config(tmp_path, **{field: value})
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "meant"),
+    [
+        ("unscored_limit", "2e-2", 0.02),  # YAML 1.1 reads all of these as text
+        ("save_steps", "2e1", 20),
+        ("eval_temperature", "5e-1", 0.5),
+        ("weight_decay", "1e-1", 0.1),
+        ("max_steps", "3e0", 3),
+        ("learning_rate", np.float32(0.5), 0.5),
+        ("save_strategy", False, "no"),  # and a bare `no` as False
+        ("eval_strategy", False, "no"),
+        ("output_dir", Path("here"), "here"),
+        ("reward_weights", (1, "5e-1"), [1.0, 0.5]),
+    ],
+)
+def test_values_become_what_their_field_is(field, value, meant, tmp_path: Path) -> None:
+    found = getattr(tiny.config(tmp_path, **{field: value}), field)
+    assert getattr(found, "value", found) == meant
+    assert not isinstance(found, str) or isinstance(meant, str)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("learning_rate", True),
+        ("learning_rate", "fast"),
+        ("weight_decay", -0.1),
+        ("adam_beta2", 1.0),
+        ("max_grad_norm", None),
+        ("warmup_steps", float("nan")),
+        ("logging_steps", 2.5),
+        ("generation_rows", -3),
+        ("per_device_train_batch_size", -8),
+        ("eval_temperature", -0.5),
+        ("eval_samples", -1),
+        ("seed", 2**40),
+        ("optim", "adamq"),
+        ("lr_scheduler_type", "flat"),
+        ("log_level", "loud"),
+        ("fsdp_config", "{nope"),
+        ("accelerator_config", {"nope": 1}),
+        ("deepspeed", "nowhere.json"),
+        ("curriculum", 4),
+        ("reward_weights", "1, 2"),
+        ("output_dir", 7),
+        ("gradient_checkpointing", "maybe"),
+    ],
+)
+def test_fields_of_transformers_and_ours_are_checked_alike(field, value, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        tiny.config(tmp_path, **{"save_strategy": "steps", field: value})
+    assert caught.value.field == field
+
+
 def test_a_budget_that_holds_no_group(tmp_path: Path) -> None:
     refused("rollout_budget", tmp_path, rollout_budget=8, per_device_train_batch_size=8)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def sealed(run: Path, step: int) -> Path:
 def test_a_sealed_checkpoint_verifies_and_names_its_files(tmp_path: Path) -> None:
     folder = sealed(tmp_path, 3)
     assert verify(folder) is None
-    assert set(json.loads((folder / MANIFEST).read_text())) == set(CONTENT)
+    assert set(json.loads((folder / MANIFEST).read_text())) == {*CONTENT, MANIFEST}
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-3"]
 
 
@@ -72,6 +73,35 @@ def test_a_damaged_manifest_is_noticed(text: str, tmp_path: Path) -> None:
     older, newer = sealed(tmp_path, 2), sealed(tmp_path, 10)
     (newer / MANIFEST).write_text(text)
     assert verify(newer) is not None
+    assert newest(tmp_path) == older
+
+
+@pytest.mark.parametrize("name", CONTENT)
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_manifest_that_lacks_an_entry_is_noticed(name: str, gone: bool, tmp_path: Path) -> None:
+    older, newer = sealed(tmp_path, 2), sealed(tmp_path, 10)
+    manifest = json.loads((newer / MANIFEST).read_text())
+    del manifest[name]
+    (newer / MANIFEST).write_text(json.dumps(manifest))
+    if gone:  # the file too: Trainer would go on with a fresh optimiser, and say nothing
+        (newer / name).unlink()
+    assert verify(newer) == "its manifest is damaged"
+    assert newest(tmp_path) == older
+
+
+@pytest.mark.parametrize("name", [*CONTENT, MANIFEST])
+def test_a_file_that_cannot_be_read_is_named(name: str, tmp_path: Path, monkeypatch) -> None:
+    older, newer = sealed(tmp_path, 2), sealed(tmp_path, 10)
+
+    def refuse(path: Any, *given: Any, **named: Any) -> Any:
+        if Path(path) == newer / name:
+            raise PermissionError(13, "Permission denied")
+        return real(path, *given, **named)
+
+    real = open  # root may read everything: the refusal is made up
+    monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr("io.open", refuse)
+    assert verify(newer) == f"{name} cannot be read (Permission denied)"
     assert newest(tmp_path) == older
 
 

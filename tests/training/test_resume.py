@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -113,11 +114,11 @@ def test_a_crash_while_a_checkpoint_is_written(where, whole, tmp_path, monkeypat
     calls: list[int] = []
 
     def second_time_fails(real: Any) -> Any:
-        def call(*given: Any) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
             calls.append(1)
             if len(calls) == 2:
                 raise Crash
-            return real(*given)
+            return real(*given, **named)
 
         return call
 
@@ -330,6 +331,110 @@ def test_other_data_or_settings_are_refused_by_name(name, changes, stopped, tmp_
 def test_a_folder_with_checkpoints_is_not_started_over(stopped: Path) -> None:
     with pytest.raises(InvalidInput, match="output_dir"):
         tiny.trainer(stopped, **BASE).train()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("learning_rate", 2e-3), ("weight_decay", 0.1), ("adam_beta2", 0.9), ("optim", "adafactor")],
+)
+def test_what_the_optimisers_state_overrides_is_refused(name, value, stopped, tmp_path) -> None:
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(InvalidInput, match="goes on with its optimiser") as caught:
+        tiny.trainer(tmp_path, **{**BASE, name: value}).train(resume_from_checkpoint=True)
+    assert caught.value.field == name
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("field", "changes"),
+    [
+        ("lr_scheduler_kwargs", {"lr_scheduler_type": "cosine_with_min_lr"}),  # needs a rate
+        ("lr_scheduler_kwargs.rise", {"lr_scheduler_kwargs": {"rise": 1}}),
+        ("num_iterations", {"num_iterations": 5}),
+        ("rollout_budget", {"rollout_budget": 96}),
+    ],
+)
+def test_a_refused_start_changes_nothing(field, changes, stopped, tmp_path: Path) -> None:
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": 7}\n')  # to be rewound
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(InvalidInput) as caught:
+        tiny.trainer(tmp_path, **{**BASE, **changes}).train(resume_from_checkpoint=True)
+    assert caught.value.field == field
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_an_older_checkpoint_by_name_leaves_the_branch_behind(whole, tmp_path: Path) -> None:
+    often = {**BASE, "save_steps": 1, "save_total_limit": 3}
+    tiny.trainer(tmp_path, **often).train()
+    crash = [CrashAt("on_step_begin", 3)]
+    trainer = tiny.trainer(tmp_path, callbacks=crash, **often)
+    with pytest.raises(Crash):  # before it has saved anything of its own
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert checkpoint.newest(tmp_path) == tmp_path / "checkpoint-3"
+    crash = [CrashAt("on_step_begin", 4)]
+    with pytest.raises(Crash):
+        tiny.trainer(tmp_path, callbacks=crash, **often).train(resume_from_checkpoint=True)
+    assert checkpoint.newest(tmp_path) == tmp_path / "checkpoint-4"
+    assert not list(tmp_path.glob(".aside-*"))
+    assert_same(whole, outcome(tmp_path, resumed(tmp_path, save_steps=1, save_total_limit=3)))
+    kept = [path.name for path in checkpoint.checkpoints(tmp_path)]
+    assert kept == ["checkpoint-5", "checkpoint-4", "checkpoint-3"]
+
+
+def test_a_damaged_newer_checkpoint_does_not_crowd_out_a_new_one(tmp_path: Path) -> None:
+    often = {**BASE, "save_steps": 1, "save_total_limit": 2}
+    tiny.trainer(tmp_path, **often).train()
+    (tmp_path / "checkpoint-5" / "optimizer.pt").unlink()
+    crash = [CrashAt("on_step_begin", 5)]
+    with pytest.raises(Crash):
+        tiny.trainer(tmp_path, callbacks=crash, **{**often, "max_steps": 6}).train(
+            resume_from_checkpoint=True
+        )
+    assert checkpoint.newest(tmp_path) == tmp_path / "checkpoint-5"
+
+
+def test_a_resumed_run_has_no_evaluation_more(tmp_path: Path) -> None:
+    changes = {**BASE, "eval_on_start": True}
+    tiny.trainer(tmp_path / "whole", **changes).train()
+    tiny.trainer(tmp_path / "cut", callbacks=[Signal(signal.SIGTERM, 2)], **changes).train()
+    trainer = tiny.trainer(tmp_path / "cut", **changes)
+    trainer.train(resume_from_checkpoint=True)
+    lines = [tiny.lines(tmp_path / name / "eval.jsonl") for name in ("whole", "cut")]
+    assert [line["step"] for line in lines[0]] == [0, 2, 4, 5]
+    assert lines[0] == lines[1]
+    assert trainer.args.eval_on_start  # the setting itself stands, in config.yaml too
+    held = [(tmp_path / name / "config.yaml").read_text() for name in ("whole", "cut")]
+    assert held[0] == held[1].replace(str(tmp_path / "cut"), str(tmp_path / "whole"))
+
+
+class FullDisk(TrainerCallback):
+    """No file of this process may grow beyond so many bytes, from one step on."""
+
+    def __init__(self, limit: int, step: int) -> None:
+        self.limit, self.step = limit, step
+
+    def on_step_begin(self, args, state, control, **_) -> None:
+        if state.global_step == self.step:
+            hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+            resource.setrlimit(resource.RLIMIT_FSIZE, (self.limit, hard))
+
+
+@pytest.mark.parametrize("limit", [60_000, 150_000])  # the weights, the optimiser's state
+def test_a_checkpoint_that_does_not_fit_on_the_disk(limit, whole, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    trainer = tiny.trainer(tmp_path, callbacks=[FullDisk(limit, 3)], **BASE)
+    try:
+        with pytest.raises(InvalidInput, match="checkpoint-4 could not be written") as caught:
+            trainer.train()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.field == "output_dir"
+    assert "checkpoint-2 is intact" in caught.value.fix
+    assert [path.name for path in tmp_path.glob("*-*")] == ["checkpoint-2"]
+    assert not list(tmp_path.glob(".*"))
+    assert_same(whole, outcome(tmp_path, resumed(tmp_path)))
 
 
 def test_there_must_be_a_checkpoint_to_resume_from(tmp_path: Path) -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet
@@ -12,7 +18,8 @@ import pytest
 import yaml
 
 import tiny
-from dare.training.run_folder import FILES, RunFolder
+from dare import InvalidInput
+from dare.training.run_folder import FILES, RunFolder, sole
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +169,141 @@ def test_rewinding_survives_a_line_that_was_cut_off(rest: str, tmp_path: Path) -
 def test_a_process_that_does_not_write_leaves_no_trace(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "silent", writes=False)
     folder.append("metrics.jsonl", {"step": 0})
-    folder.write_config({"a": 1})
+    folder.write_yaml("config.yaml", {"a": 1})
     folder.write_table({"id": ["x"]})
     folder.rewind(0)
     assert not (tmp_path / "silent").exists()
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+JUNK = [b"\x00\xff\x00", b"{", b"[1, 2]", b"null", b'{"no": "step"}', b'{"step": "1"}', b"[" * 9999]
+
+
+@pytest.mark.parametrize("junk", JUNK)
+@pytest.mark.parametrize("place", [0, 2])
+def test_rewinding_drops_junk_and_keeps_what_comes_after_it(junk, place, tmp_path, capsys) -> None:
+    folder = RunFolder(tmp_path)
+    for step in range(5):
+        folder.append("metrics.jsonl", {"step": step})
+    lines = (tmp_path / "metrics.jsonl").read_bytes().splitlines()
+    lines.insert(place, junk)
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    folder.rewind(4)
+    assert [line["step"] for line in tiny.lines(tmp_path / "metrics.jsonl")] == [0, 1, 2, 3]
+    assert "metrics.jsonl: 1 lines are no records" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_log_that_is_a_folder_is_one_line(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(InvalidInput, match=f"{name} cannot be written"):
+        RunFolder(tmp_path).rewind(3)
+
+
+@pytest.mark.parametrize("kind", ["file", "under a file", "nothing", "null", "long", "circle"])
+def test_an_output_dir_that_cannot_be_is_refused_before_anything_is_made(
+    kind: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    folder = {
+        "file": str(tmp_path / "file"),
+        "under a file": str(tmp_path / "file" / "run"),
+        "nothing": "",
+        "null": str(tmp_path / "a\0b"),
+        "long": str(tmp_path / ("x" * 400)),
+        "circle": str(tmp_path / "circle"),
+    }[kind]
+    with pytest.raises(InvalidInput) as caught:
+        tiny.trainer(folder)
+    assert caught.value.field == "output_dir"
+    assert (tmp_path / "file").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["circle", "file"]
+
+
+def test_a_folder_that_is_not_ours_to_write_is_refused(tmp_path: Path, monkeypatch) -> None:
+    # root may write everywhere: the refusal is made up
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(InvalidInput, match="is not yours to write to") as caught:
+        tiny.trainer(tmp_path / "new" / "run")
+    assert caught.value.field == "output_dir"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "difficulty.parquet"])
+def test_a_full_disk_is_one_line_that_says_how_to_go_on(name, tmp_path, monkeypatch) -> None:
+    def full(path: Any, mode: str = "r", *given: Any, **named: Any) -> Any:
+        if Path(str(path)).name.startswith(name) and mode != "r" and "r" not in mode:
+            raise OSError(28, "No space left on device")
+        return real(path, mode, *given, **named)
+
+    real = open
+    monkeypatch.setattr("builtins.open", full)
+    monkeypatch.setattr("io.open", full)
+    with pytest.raises(InvalidInput, match="No space left on device") as caught:
+        tiny.trainer(tmp_path, max_steps=1).train()
+    assert f"{name} cannot be written" in caught.value.fix
+    assert "--resume" in caught.value.fix
+
+
+# --- one run a folder -----------------------------------------------------------------------------
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from dare.training.run_folder import sole
+with sole(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_run_is_told_who_is_there_and_a_killed_one_is_not(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "held\n"
+            with pytest.raises(InvalidInput, match=f"process {other.pid} on ") as caught:
+                tiny.trainer(tmp_path).train()
+            assert caught.value.field == "output_dir"
+            assert {path.name for path in tmp_path.iterdir()} == {".lock"}
+        finally:
+            other.kill()
+    tiny.trainer(tmp_path, max_steps=1).train()
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_another_thread_is_refused_and_the_same_one_is_not(tmp_path: Path) -> None:
+    found: list[str] = []
+
+    def second() -> None:
+        try:
+            with sole(tmp_path):
+                found.append("entered")
+        except InvalidInput as error:
+            found.append(error.fix)
+
+    with sole(tmp_path), sole(tmp_path):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+    assert "another thread" in found[0]
+    second()
+    assert found[1] == "entered"
+
+
+def test_a_child_does_not_keep_the_lock_of_a_parent_that_is_gone(tmp_path: Path) -> None:
+    forks = HOLD.replace("time.sleep(60)", "import os; os.fork() or time.sleep(60); os._exit(0)")
+    command = [sys.executable, "-c", forks, str(tmp_path)]
+    other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        assert other.wait() == 0  # the parent; the child sleeps on, with all of its files open
+        with sole(tmp_path):
+            pass
+    finally:
+        os.killpg(other.pid, signal.SIGKILL)
+        other.stdout.close()

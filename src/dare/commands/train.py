@@ -9,7 +9,9 @@ import typer
 
 def train(
     context: typer.Context,
-    recipe: Annotated[str, typer.Argument(help="A shipped recipe or a YAML file.")] = "quickstart",
+    recipe: Annotated[
+        str | None, typer.Argument(help="A shipped recipe or a YAML file; quickstart by default.")
+    ] = None,
     resume: Annotated[
         str | None,
         typer.Option(help="Go on with the run in this folder, from its newest good checkpoint."),
@@ -25,58 +27,83 @@ def train(
     --data, --preset) and settings of the curriculum by dotted name (--selection.sharpness 4). See
     [cyan]dare presets dare[/cyan] for the latter.
     """
-    import shutil
     import tempfile
+    from contextlib import ExitStack
     from pathlib import Path
 
     from transformers.utils import logging
 
-    from dare.errors import InvalidInput
+    from dare.errors import InvalidInput, require
     from dare.training.progress import RichProgress
     from dare.training.recipe import build, change, load_recipe
 
     logging.disable_progress_bar()
-    recipe, options = split_options([recipe, *context.args])
-    if resume is not None:
+    named, options = split_options([*([recipe] if recipe else []), *context.args], default="")
+    recipe = named or "quickstart"
+    if resume is None:
+        settings = change(load_recipe(recipe), options)
+    else:
         if not (Path(resume) / "recipe.yaml").is_file():
-            fix = (
-                "has no recipe.yaml; a run of a script: trainer.train(resume_from_checkpoint=True)"
-            )
+            fix = "has no recipe.yaml; a script's own: trainer.train(resume_from_checkpoint=True)"
             raise InvalidInput("--resume", resume, fix)
-        recipe = str(Path(resume) / "recipe.yaml")
-        options += ["--output-dir", resume]
-    settings = change(load_recipe(recipe), options)
-    settings.setdefault("training", {}).setdefault("output_dir", "runs/" + Path(recipe).stem)
-    settings["training"]["disable_tqdm"] = True
-    if dry_run:  # the trainer makes its folder at once; a dry run must leave nothing behind
-        settings["training"]["output_dir"] = tempfile.mkdtemp()
-    trainer = build(settings, callbacks=None if dry_run else [RichProgress(Path(recipe).stem)])
-    trainer.quiet()
-    if dry_run:
-        show_plan(trainer)
-        shutil.rmtree(trainer.folder.path, ignore_errors=True)
-        return
-    _keep_recipe(trainer, settings)
-    trainer.train(resume_from_checkpoint=resume is not None)
+        require(not named, "recipe", named, "a run is resumed with its own recipe; leave it out")
+        recipe = Path(resume).resolve().name
+        kept = load_recipe(str(Path(resume) / "recipe.yaml"))
+        settings = change(kept, options)
+        for part in ("model", "peft"):
+            fix = f"a resumed run goes on with its own ({kept.get(part)!r}); start another run"
+            require(settings.get(part) == kept.get(part), f"--{part}", settings.get(part), fix)
+    training = settings["training"] = {**(settings.get("training") or {}), "disable_tqdm": True}
+    if resume is not None:
+        where = training.get("output_dir")
+        elsewhere = where != (kept.get("training") or {}).get("output_dir")
+        fix = (
+            f"a resumed run stays in its folder, {resume}; copy that first, or leave the option out"
+        )
+        require(not elsewhere, "--output-dir", where, fix)
+        training["output_dir"] = resume
+    if training.get("output_dir") is None:
+        training["output_dir"] = "runs/" + Path(recipe).stem
+    with ExitStack() as stack:
+        if dry_run:  # the trainer makes its folder at once; a dry run must leave nothing behind
+            training["output_dir"] = stack.enter_context(tempfile.TemporaryDirectory())
+        progress = None if dry_run else [RichProgress(Path(recipe).stem)]
+        trainer = build(settings, callbacks=progress)
+        trainer.quiet()
+        if dry_run:
+            show_plan(trainer)
+            return
+        # Modules of one's own are found from wherever the run is continued.
+        trainer.recipe = {"modules": str(Path.cwd()), **settings}
+        trainer.train(resume_from_checkpoint=True if resume is not None else None)
+    folder = trainer.folder.path
+    if trainer.stopped_by:
+        done, steps = trainer.state.global_step, trainer.args.max_steps
+        typer.echo(f"stopped at step {done} of {steps}: dare train --resume {folder}", err=True)
+        raise typer.Exit(128 + trainer.stopped_by)  # as a shell has it
     typer.echo(
-        f"done; dare report {trainer.folder.path} shows it: reward and accuracy, which prompts are "
-        "hard now, and rollouts to read"
+        f"done; dare report {folder} shows it: reward and accuracy, which prompts are hard now, "
+        "and rollouts to read"
     )
 
 
-def split_options(words: list[str]) -> tuple[str, list[str]]:
+def split_options(words: list[str], default: str = "quickstart") -> tuple[str, list[str]]:
     """The recipe and the `--name value` options among the words, in whichever order they came."""
-    recipe, options = "quickstart", []
+    from dare.errors import require
+
+    recipe, options = "", list[str]()
     words = list(words)
     while words:
         word = words.pop(0)
         if not word.startswith("--"):
+            fix = f"there is a recipe already, {recipe}; options are written as --name value"
+            require(not recipe, "recipe", word, fix)
             recipe = word
             continue
         options.append(word)
         if "=" not in word and words:
             options.append(words.pop(0))
-    return recipe, options
+    return recipe or default, options
 
 
 def show_plan(trainer: Any) -> None:
@@ -111,15 +138,3 @@ def show_plan(trainer: Any) -> None:
     console.print(table)
     if len(plan.prompt_P) > 12:
         console.print(f"... and {len(plan.prompt_P) - 12} more")
-
-
-def _keep_recipe(trainer: Any, settings: dict[str, Any]) -> None:
-    """The recipe as it was run, so that --resume needs nothing but the folder."""
-    from pathlib import Path
-
-    import yaml
-
-    if trainer.is_world_process_zero():
-        own = {"modules": str(Path.cwd())}  # found from wherever the run is continued
-        text = yaml.safe_dump({**own, **settings}, sort_keys=False)
-        (trainer.folder.path / "recipe.yaml").write_text(text, encoding="utf-8")

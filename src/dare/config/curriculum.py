@@ -94,8 +94,8 @@ class CurriculumConfig:
         require(prompts >= 0, "prompts_per_step", prompts, "must not be negative; 0 fills R")
         least, most, usual = self.smallest_group, self.largest_group, self.medium.group_size
         fix = f"needs 2 <= smallest_group <= medium.group_size ({usual}) <= largest_group"
-        used = self.group_sizes == "value"
-        require(not used or 2 <= least <= usual <= most, "smallest_group", (least, most), fix)
+        fits = least <= usual <= most or self.group_sizes != "value"
+        require(2 <= least <= most and fits, "smallest_group", (least, most), fix)
         require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "must be at least 1")
 
     @property

@@ -15,7 +15,7 @@ class SelectionConfig:
     name: Literal["value", "beta", "softmax", "thompson", "uniform"] = "value"
     """The rule. `value` draws by the chance that a group is mixed, per expected token, and knows no
     share of unseen prompts."""
-    sharpness: float = 8.0
+    sharpness: float = 16.0
     """`value` draws in proportion to that chance raised to this; 0 draws uniformly."""
     per_token: float = 1.0
     """Power of the expected tokens of a response that `value` divides by; 0 ignores them."""
@@ -35,7 +35,7 @@ class SelectionConfig:
     """What the share falls with: the supply of seen prompts worth drawing, or plain coverage.
     `release` is 1 / (1 + (seen / prompts of a step)^2), the authors' code, without a floor.
     `fixed` keeps `explore_start` (MoPPS), `off` draws seen and unseen alike (the paper)."""
-    rest: float = 8.0
+    rest: float = 4.0
     """Steps that a drawn prompt rests (`value`; fewer where prompts are few), or should rest on
     average (`supply`, which counts how many prompts a step that leaves)."""
 
@@ -121,7 +121,13 @@ class AdvantageConfig:
     """True lets the length terms act in groups whose raw rewards are all equal. Divided by the
     group's own deviation they then count as much as right against wrong, unless `std_floor` is
     far above lambda. False gives such groups advantage 0."""
+    thin_below: float = 0.0
+    """Rollouts whose advantage is smaller than this are trained on with chance |advantage| /
+    thin_below and weigh the inverse: less to train on, the same gradient on average. 0: all are."""
 
     def __post_init__(self) -> None:
-        floor = self.std_floor
+        floor, thin = self.std_floor, self.thin_below
+        require(
+            0 <= thin <= 10, "advantage.thin_below", thin, "must be in [0, 10]; 0 trains on all"
+        )
         require(floor > 0, "advantage.std_floor", floor, "must be positive")

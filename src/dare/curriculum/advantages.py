@@ -85,5 +85,18 @@ def advantages(
     return Advantages(value, shaped, varied, share)
 
 
+def thinned(advantage_R: Array, below: float, rng: np.random.Generator) -> Array:
+    """Rollouts of an advantage under `below` are kept with chance |advantage| / below, and count
+    as much as was left out: the expected gradient is the same.
+
+    Seven right rollouts beside a wrong one say little each, and cost as much to train on.
+    """
+    if below <= 0.0:
+        return advantage_R
+    chance = np.minimum(np.abs(advantage_R) / below, 1.0)
+    kept = rng.random(len(advantage_R)) < chance
+    return np.where(kept, advantage_R / np.maximum(chance, 1e-12), 0.0)
+
+
 def _std(values: Array) -> float:
     return float(values.std()) if len(values) else 0.0

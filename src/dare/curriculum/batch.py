@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dare.config import AdvantageConfig
-from dare.curriculum.advantages import advantages
+from dare.curriculum.advantages import advantages, thinned
 from dare.curriculum.arrays import Array, compact
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.plan import StepPlan
@@ -44,9 +44,10 @@ def build_batch(
     difficulty_P: Array,
     tiers: TierPolicy,
     settings: AdvantageConfig,
+    rng: np.random.Generator,
 ) -> TrainBatch:
     """Advantages inside each group from raw rewards; replayed groups are shaped by the difficulty
-    of now, fresh ones by the difficulty that planned them.
+    of now, fresh ones by the difficulty that planned them. `rng` thins what says little.
 
     `replay` holds positions in the buffer; the fresh rollouts are not in it yet.
     """
@@ -80,7 +81,7 @@ def build_batch(
         fresh_R=np.concatenate([np.ones(len(fresh), bool), buffer["step"][replay] == plan.step]),
         group_R=group,
         tier_R=tier,
-        advantage_R=result.advantage_R,
+        advantage_R=thinned(result.advantage_R, settings.thin_below, rng),
         weight_R=weight,
         clip_low_R=tiers.clip_low[tier],
         clip_high_R=tiers.clip_high[tier],

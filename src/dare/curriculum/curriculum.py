@@ -98,6 +98,7 @@ class Curriculum:
                 self.estimator.difficulty(),
                 self.tiers,
                 self.config.advantage,
+                keyed_rng(self.config.seed, self.step, "thin"),
             )
         else:
             batch = None

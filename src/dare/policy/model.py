@@ -43,12 +43,18 @@ def load(
     `dtype` and `options` (as `from_pretrained` takes them) are of use where a name is given.
     """
     trust = {"trust_remote_code": True} if trust_remote_code else {}
-    if isinstance(model, (str, Path)):
+    name = model if isinstance(model, (str, Path)) else model.config.name_or_path
+    try:
         if tokenizer is None:
-            tokenizer = AutoTokenizer.from_pretrained(model, **trust)
-        model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, **trust, **options)
-    if tokenizer is None:
-        tokenizer = AutoTokenizer.from_pretrained(model.config.name_or_path, **trust)
+            tokenizer = AutoTokenizer.from_pretrained(name, **trust)
+        if model is name:
+            model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, **trust, **options)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # no such folder or id, damaged files, options it does not know
+        reason = (str(error).strip() or type(error).__name__).partition("\n")[0][:200]
+        given = f" with {options}" if options else ""
+        raise InvalidInput("model", str(name), f"cannot be loaded{given}: {reason}") from error
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             fix = "set tokenizer.pad_token (or an eos token) before training"
@@ -63,7 +69,11 @@ def load(
 
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            model = get_peft_model(model, peft_config)
+            try:
+                model = get_peft_model(model, peft_config)
+            except (ValueError, TypeError, KeyError) as error:
+                reason = str(error).partition("\n")[0][:200]
+                raise InvalidInput("peft", type(peft_config).__name__, reason) from error
     return model, tokenizer
 
 

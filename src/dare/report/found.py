@@ -64,7 +64,7 @@ def _runs_under(folder: Path) -> list[Path]:
     found = {path.parent for name in _MARKS for path in folder.glob(f"*/**/{name}")}
     # A run inside a run is something else: a checkpoint's config, say.
     outer = [path for path in found if not any(parent in found for parent in path.parents)]
-    order = _study_order(folder)
+    order = study_order(folder)
 
     def place(path: Path) -> tuple[int, list[tuple[int, str]]]:
         first = path.relative_to(folder).parts[0]
@@ -74,7 +74,7 @@ def _runs_under(folder: Path) -> list[Path]:
     return sorted(outer, key=place)
 
 
-def _study_order(folder: Path) -> list[Any]:
+def study_order(folder: Path) -> list[Any]:
     """Methods as the study lists them: the first is what the others are held against."""
     try:
         methods = json.loads((folder / "study.json").read_text(encoding="utf-8"))["methods"]

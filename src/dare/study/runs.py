@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from dare.errors import InvalidInput
+from dare.config.nested import typed
+from dare.errors import InvalidInput, require
+from dare.report.found import study_order
+from dare.report.lines import read_lines
 
 JOB, DONE = "job.json", "done.json"
 """Files that mark the run folder of a study: what it is to do, and that it is done."""
@@ -83,10 +86,7 @@ def _run_folders(folder: Path) -> list[Path]:
     if (folder / "eval.jsonl").is_file() or (folder / JOB).is_file():
         return [folder]
     found = {path.parent for name in ("eval.jsonl", JOB) for path in folder.glob(f"*/**/{name}")}
-    order: list[str] = []
-    listed = folder / "study.json"
-    if listed.is_file():
-        order = json.loads(listed.read_text(encoding="utf-8"))["methods"]
+    order = study_order(folder)
 
     def place(path: Path) -> tuple[int, str, int, str]:
         first = path.relative_to(folder).parts[0]
@@ -97,35 +97,74 @@ def _run_folders(folder: Path) -> list[Path]:
 
 
 def _load(folder: Path) -> Run:
-    evaluations, metrics = _lines(folder / "eval.jsonl"), _lines(folder / "metrics.jsonl")
+    evaluations = _lines(folder / "eval.jsonl", _EVALUATION)
+    metrics = _lines(folder / "metrics.jsonl", _STEP)
     scored = [line for line in evaluations if line["accuracy"] is not None]
     if not scored or not metrics:
         raise InvalidInput("run", str(folder), "has no evaluation or no training step to compare")
-    job, config = folder / JOB, folder / "config.yaml"
-    if job.is_file():
-        values = json.loads(job.read_text(encoding="utf-8"))
-        method, seed = values["name"], values["seed"]
-    elif config.is_file():
-        training = yaml.safe_load(config.read_text(encoding="utf-8"))["training"]
-        method, seed = training["preset"], training["seed"]
-    else:
-        method, seed = folder.name, 0
+    named = {"preset": folder.name, "seed": 0}
+    if (folder / JOB).is_file():
+        job = _mapping(folder / JOB)
+        named = {"preset": job.get("name"), "seed": job.get("seed")}
+    elif (folder / "config.yaml").is_file():
+        named = _mapping(folder / "config.yaml").get("training") or {}
+    method = typed(str, named.get("preset"), f"{folder}: the method's name")
+    seed = typed(int, named.get("seed"), f"{folder}: seed")
     extra = folder / "estimation.json"
-    estimation = json.loads(extra.read_text(encoding="utf-8")) if extra.is_file() else None
-    return Run(str(method), int(seed), folder, scored, metrics, estimation)
+    estimation = None
+    if extra.is_file():
+        estimation = typed(dict[str, float | list[Any] | None], _mapping(extra), str(extra))
+    return Run(method, seed, folder, scored, metrics, estimation)
 
 
-def _lines(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+# What a comparison reads of a line; the first two of each must be there.
+_SCORES = {"accuracy": float | None, "tokens": float | None, "by_problem": list[float | None]}
+_EVALUATION: dict[str, Any] = {"accuracy": float | None, "generated_tokens_total": float, **_SCORES}
+_EVALUATION |= {"problem_set": str, "by_level": dict[str, dict[str, Any]]}
+_STEP: dict[str, Any] = {"step": int, "generated_tokens_total": float, "seconds": dict[str, float]}
+_STEP |= {"tokens": dict[str, float], "memory_mb": float, "varied_groups": float}
+
+
+def _lines(path: Path, kinds: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The lines of a log in order of steps, each with what is compared and of its kind; a step
+    that was written twice counts as it was written last."""
+    needed, found = list(kinds)[:2], dict[int, dict[str, Any]]()
+    for place, line in enumerate(read_lines(path), start=1):
+        where = f"{path} line {place}"
+        made = {"step": line["step"], **_typed(line, kinds, needed, where)}
+        for level, part in (made.get("by_level") or {}).items():
+            made["by_level"][level] = _typed(part, _SCORES, ("accuracy", "tokens"), where)
+        found[line["step"]] = made
+    return [line for _, line in sorted(found.items())]
+
+
+def _typed(
+    part: Mapping[str, Any], kinds: Mapping[str, Any], needed: Sequence[str], where: str
+) -> dict[str, Any]:
+    for key in needed:
+        require(key in part, where, dict(part), f"has no {key}")
+    held = {key: kind for key, kind in kinds.items() if key in needed or part.get(key) is not None}
+    made: dict[str, Any] = {
+        key: typed(kind, part.get(key), f"{where}: {key}") for key, kind in held.items()
+    }
+    return made if "accuracy" not in kinds else {"tokens": None, **made}
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    """What a JSON or YAML file of a run holds."""
+    try:
+        held = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        fix = f"cannot be read ({type(error).__name__})"
+        raise InvalidInput("run", str(path), fix) from None
+    return typed(dict[str, Any], held, str(path))
 
 
 def _settings(folder: Path) -> str:
     """The curriculum of a run without its seed, to tell equal methods from unequal ones."""
     path = folder / "config.yaml"
-    config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    settings = {**config.get("curriculum", {}), "seed": None}
+    held = _mapping(path).get("curriculum") if path.is_file() else None
+    settings = {**(held if isinstance(held, dict) else {}), "seed": None}
     return json.dumps(settings, sort_keys=True, default=str)
 
 

@@ -69,8 +69,6 @@ def train(
 ) -> DareTrainer:
     """Train in `folder` until the tokens are generated, or for the recipe's steps without them."""
     training = {**(recipe.get("training") or {}), "output_dir": str(folder), "disable_tqdm": True}
-    if resume:  # an evaluation more would make the curve another one
-        training["eval_on_start"] = False
     stop = [] if tokens is None else [StopAtTokens(tokens)]
     trainer = build({**recipe, "training": training}, callbacks=[*callbacks, *stop])
     trainer.quiet()

@@ -5,25 +5,23 @@ The process ends with its study: where that is killed, nothing goes on writing i
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import stat
 import sys
 import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 INTERRUPTED = 75  # asked to stop; the run goes on from its checkpoint next time
-_WAIT = 60.0
+_WAIT = 60.0  # for a process of an earlier study to leave the folder
 
 
 def main(folder: Path) -> int:
     """Run the job of a folder to its end; returns the exit code."""
     if stat.S_ISFIFO(os.fstat(0).st_mode):  # started by a study, not by hand
         threading.Thread(target=_leave_with_the_study, daemon=True).start()
-    with _alone(folder):
+    from dare.training.run_folder import sole
+
+    with sole(folder, "folder", wait=_WAIT):
         return run(folder)
 
 
@@ -58,25 +56,6 @@ def _leave_with_the_study() -> None:
     while os.read(0, 4096):
         pass
     os._exit(INTERRUPTED)
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Two processes never write one run: wait for the other to leave, then give up."""
-    from dare.errors import InvalidInput
-
-    with open(folder / ".lock", "w") as lock:
-        end = time.monotonic() + _WAIT
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > end:
-                    fix = "is being written by another process; wait for it or end it"
-                    raise InvalidInput("folder", str(folder), fix) from None
-                time.sleep(0.2)
-        yield
 
 
 if __name__ == "__main__":

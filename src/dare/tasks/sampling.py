@@ -39,7 +39,8 @@ def generate(
     """
     chosen_levels = sorted(set(levels))
     chosen = list(FAMILIES) if families is None else sorted(set(families))
-    require(count >= 0, "count", count, "ask for 0 or more problems")
+    require(0 <= count <= 10**7, "count", count, "ask for 0 to 10,000,000 problems")
+    require(seed >= 0, "seed", seed, "must not be negative")
     require(split in _SPLITS, "split", split, f"use one of {_SPLITS}")
     known = bool(chosen) and set(chosen) <= set(FAMILIES)
     require(known, "families", chosen, f"choose from {list(FAMILIES)}")

@@ -58,16 +58,16 @@ class WholeSteps(TrainerCallback):
 
 
 class StopWhenAsked(TrainerCallback):
-    """Saves and stops at the end of the step in which any process was `asked` to."""
+    """Saves and stops at the end of the step in which any process was `asked` to, by a signal."""
 
     def __init__(self, processes: int = 1) -> None:
-        self.asked, self._processes = False, processes
+        self.asked, self._processes = 0, processes
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See TrainerCallback."""
         # A process that stopped alone would leave the others waiting for it.
         if self._processes > 1:
-            self.asked = any(gather_object([self.asked]))
+            self.asked = max(gather_object([self.asked]))
         if self.asked:
             control.should_save = control.should_training_stop = True
 
@@ -84,7 +84,7 @@ def stop_on_signals(trainer: Trainer) -> Iterator[StopWhenAsked]:
     def ask(number: int, frame: Any) -> None:
         if callback.asked:
             raise KeyboardInterrupt
-        callback.asked = True
+        callback.asked = number
         how = how_to_continue(Path(str(trainer.args.output_dir)))
         print(f"\nstopping after this step; continue with: {how}", file=sys.stderr)
 

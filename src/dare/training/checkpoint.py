@@ -20,6 +20,7 @@ def seal(staged: Path, final: Path) -> None:
     """Write the manifest, flush everything to disk and move the folder into place."""
     files = sorted(path for path in staged.rglob("*") if path.is_file())
     manifest = {str(path.relative_to(staged)): _digest(path) for path in files}
+    manifest[MANIFEST] = _own_digest(manifest)
     (staged / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     for path in [*files, staged / MANIFEST]:
         sync(path)
@@ -33,20 +34,23 @@ def seal(staged: Path, final: Path) -> None:
 
 def verify(folder: Path) -> str | None:
     """Why a checkpoint cannot be trusted, or None."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        return "it has no manifest"
+    path, name = folder / MANIFEST, MANIFEST
     try:
+        if not path.is_file():
+            return "it has no manifest"
         manifest = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:  # not JSON, or not even text
-        return "its manifest is damaged"
-    if not isinstance(manifest, dict) or not manifest:
-        return "its manifest is damaged"
-    for name, digest in manifest.items():
-        if not (folder / name).is_file():
-            return f"{name} is missing"
-        if _digest(folder / name) != digest:
-            return f"{name} is damaged"
+        # An entry that is gone would take its file along: a fresh optimiser, say, and no word.
+        if manifest.pop(MANIFEST) != _own_digest(manifest):
+            return "its manifest is damaged"
+        for name, digest in manifest.items():
+            if not (folder / name).is_file():
+                return f"{name} is missing"
+            if _digest(folder / name) != digest:
+                return f"{name} is damaged"
+    except OSError as error:
+        return f"{name} cannot be read ({error.strerror})"
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return "its manifest is damaged"  # not JSON, not even text, or no mapping
     return None
 
 
@@ -89,15 +93,20 @@ def how_to_continue(run: Path) -> str:
     return f"trainer.train(resume_from_checkpoint=True) and output_dir={str(run)!r}"
 
 
-def remove_all(run: Path) -> None:
-    """Forget the checkpoints of a run, the newest first, so that none is resumed by mistake."""
+def set_aside(run: Path, step: int) -> None:
+    """Hide the checkpoints after `step`, where a run goes on from an earlier one: the newest would
+    be those of the branch that it leaves. They are there until it has saved one of its own."""
     for path in checkpoints(run):
-        shutil.rmtree(path)
+        if int(path.name.rpartition("-")[2]) > step:
+            print(f"setting {path} aside: the run goes on from step {step}", flush=True)
+            hidden = run / f".aside-{path.name}"
+            shutil.rmtree(hidden, ignore_errors=True)
+            os.rename(path, hidden)
 
 
-def rotate(run: Path, keep: int | None, best: int | None = None) -> None:
+def rotate(run: Path, keep: int | None, best: int | None = None, *, saved: bool = False) -> None:
     """Remove all but the newest `keep` checkpoints, and stages that a crash left behind."""
-    for path in run.glob(".stage-*"):
+    for path in [*run.glob(".stage-*"), *(run.glob(".aside-*") if saved else ())]:
         shutil.rmtree(path, ignore_errors=True)
     if keep is not None and keep > 0:
         spared = run / f"checkpoint-{best}"
@@ -108,3 +117,8 @@ def rotate(run: Path, keep: int | None, best: int | None = None) -> None:
 def _digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _own_digest(manifest: dict[str, str]) -> str:
+    """Of the manifest itself, without this entry."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

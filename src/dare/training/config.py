@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from transformers import TrainingArguments
+import torch.utils.checkpoint
+from transformers import SchedulerType, TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 
 from dare.config import CurriculumConfig
-from dare.errors import InvalidInput, require
+from dare.config.nested import arguments, hints_of, typed, within
+from dare.errors import InvalidInput, require, suggest
 from dare.policy.logprobs import Sampling
-from dare.policy.loss import LEVELS, LOSS_TYPES
+from dare.policy.loss import Level, LossType
 from dare.policy.model import check_dtype
 from dare.training.from_trl import knows_trl
 
@@ -23,6 +30,42 @@ _STEPS = 200  # of a run that is not told how long it is
 # Of liger's kernels those inside the layers: the head's log-probs are chunked here already.
 _LIGER = {"rope": True, "rms_norm": True, "swiglu": True, "cross_entropy": False}
 _LIGER |= {"fused_linear_cross_entropy": False}
+
+_EVALUATED = ("accuracy", "tokens", "truncated", "responses", "unscored")
+
+# Settings of the curriculum under the names that GRPO users know.
+FAMILIAR = {
+    "rollout_budget": "rollout_budget",
+    "medium.group_size": "num_generations",
+    "max_tokens": "max_completion_length",
+    "medium.clip_low": "epsilon",
+    "medium.clip_high": "epsilon_high",
+    "advantage.scale_rewards": "scale_rewards",
+}
+
+_INTERVALS: dict[str, str] = {
+    "[1, inf)": "per_device_train_batch_size per_device_eval_batch_size torch_empty_cache_steps "
+    "gradient_accumulation_steps eval_accumulation_steps dataloader_prefetch_factor ddp_timeout "
+    "ddp_bucket_cap_mb",
+    "[1, 1e9]": "max_completion_length generation_batch_size unscored_window generation_rows "
+    "score_batch_tokens steps_per_generation",
+    "[1, 1e4]": "eval_samples num_generations_eval num_iterations",
+    "[2, 1e9]": "rollout_budget num_generations",
+    "[0, inf)": "max_grad_norm warmup_steps eval_delay save_total_limit dataloader_num_workers "
+    "neftune_noise_alpha top_k sample_rows num_completions_to_print",
+    "[0, 1000]": "weight_decay beta",
+    "(0, inf)": "num_train_epochs logging_steps save_steps eval_steps epsilon_high",
+    "[-1, inf)": "local_rank",
+    "[-1, 1e9]": "max_steps",
+    "[0, 4294967295]": "seed data_seed",
+    "[0, 100]": "learning_rate eval_temperature",
+    "(0, 100]": "temperature",
+    "[0, 1)": "adam_beta1 adam_beta2 label_smoothing_factor",
+    "(0, 1)": "epsilon",
+    "(0, 1]": "top_p",
+    "[0, 1]": "unscored_limit adam_epsilon",
+}
+_RANGES = {name: interval for interval, names in _INTERVALS.items() for name in names.split()}
 
 
 @knows_trl
@@ -38,7 +81,9 @@ class DareConfig(TrainingArguments):
 
     # Defaults of transformers that make no sense here, or that the method fixes.
     learning_rate: float = field(default=2e-6, metadata={"help": "Learning rate of AdamW."})
-    lr_scheduler_type: str = field(default="constant", metadata={"help": "Schedule of the rate."})
+    lr_scheduler_type: SchedulerType | str = field(
+        default="constant", metadata={"help": "Schedule of the rate."}
+    )
     max_steps: int = field(
         default=-1,
         metadata={
@@ -47,13 +92,13 @@ class DareConfig(TrainingArguments):
         },
     )
     num_train_epochs: float = field(
-        default=0.0,
+        default=-1.0,
         metadata={"help": "Instead of max_steps: so many draws of a prompt, on average."},
     )
     gradient_accumulation_steps: int = field(
-        default=0,
+        default=-1,
         metadata={
-            "help": "Micro-batches of an update on each process; 0: all of a generation. Without "
+            "help": "Micro-batches of an update on each process; -1: all of a generation. Without "
             "rollout_budget they say how many rollouts there are, as in TRL."
         },
     )
@@ -133,7 +178,7 @@ class DareConfig(TrainingArguments):
             "of them make an update. By default all of them do."
         },
     )
-    loss_type: str = field(
+    loss_type: LossType = field(
         default="grpo",
         metadata={
             "help": "What tokens are averaged over: `grpo` its rollout, then group and prompts; "
@@ -141,7 +186,7 @@ class DareConfig(TrainingArguments):
             "and the ratio is a clipped weight."
         },
     )
-    importance_sampling_level: str = field(
+    importance_sampling_level: Level = field(
         default="token",
         metadata={"help": "The ratio is of each `token`, or of the whole response (`sequence`)."},
     )
@@ -168,7 +213,7 @@ class DareConfig(TrainingArguments):
     beta: float = field(
         default=0.0, metadata={"help": "Weight of the KL to the reference policy; 0 loads none."}
     )
-    hint_conditioning: str = field(
+    hint_conditioning: Literal["original", "hinted"] = field(
         default="original",
         metadata={"help": "Helped rollouts are trained on the `original` or the `hinted` prompt."},
     )
@@ -210,6 +255,11 @@ class DareConfig(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
+        # As in TRL. Its parser knows no field that is a text, true or false, or nothing.
+        words = {"true": "group", "false": "none"}
+        self.scale_rewards = words.get(str(self.scale_rewards).lower(), self.scale_rewards)
+        self.debug = "" if self.debug is None else self.debug  # as transformers' parser has it
+        given = self._typed()
         on_gpu = torch.cuda.is_available() and not self.use_cpu
         if self.bf16 is None:
             self.bf16 = not self.fp16 and on_gpu and torch.cuda.is_bf16_supported(False)
@@ -223,62 +273,92 @@ class DareConfig(TrainingArguments):
             self.use_liger_kernel = on_gpu and find_spec("liger_kernel") is not None
         if self.use_liger_kernel and self.liger_kernel_config is None:
             self.liger_kernel_config = dict(_LIGER)
-        super().__post_init__()
-        require(self.temperature > 0, "temperature", self.temperature, "must be positive")
-        require(0 < self.top_p <= 1, "top_p", self.top_p, "must be in (0, 1]")
-        require(self.top_k >= 0, "top_k", self.top_k, "0 keeps all tokens")
-        require(self.beta >= 0, "beta", self.beta, "must not be negative")
-        if self.num_generations_eval is not None:
-            self.eval_samples = self.num_generations_eval
-        self._check_objective()
-        self._check_updates()
-        self._check_steps()
-        limit, window = self.unscored_limit, self.unscored_window
-        require(0 <= limit <= 1, "unscored_limit", limit, "must be in [0, 1]; 1 never stops")
-        require(window >= 1, "unscored_window", window, "must be at least one step")
-        choices = ("original", "hinted")
-        fix = "choose 'original' or 'hinted'"
-        require(self.hint_conditioning in choices, "hint_conditioning", self.hint_conditioning, fix)
-        if getattr(self, "auto_find_batch_size", False):
+        best = self.metric_for_best_model
+        plateau = self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+        if best is None and (self.load_best_model_at_end or plateau):
+            self.metric_for_best_model = "accuracy"  # a loss is never evaluated here
+        elif best is not None and best.rpartition("_")[2] not in _EVALUATED:
+            raise InvalidInput("metric_for_best_model", best, suggest(best, _EVALUATED))
+        report = ["none"] if self.report_to is None else self.report_to
+        for name in [report] if isinstance(report, str) else report:
+            known = ("all", "none", *INTEGRATION_TO_CALLBACK)
+            require(name in known, "report_to", name, suggest(name, known))
+        self.report_to = report
+        with self.refusals(given):
+            super().__post_init__()
+        for name in ("auto_find_batch_size", "remove_unused_columns"):
             fix = "is not supported: a step's rollouts are planned for a fixed batch size"
-            raise InvalidInput("auto_find_batch_size", True, fix)
-
-    def _check_objective(self) -> None:
-        for name, choices in (("loss_type", LOSS_TYPES), ("importance_sampling_level", LEVELS)):
-            value = getattr(self, name)
-            require(value in choices, name, value, f"choose one of {', '.join(choices)}")
+            if name == "remove_unused_columns":
+                fix = "must stay false: reward functions read the columns"
+            require(not getattr(self, name, False), name, True, fix)
         if self.loss_type == "cispo" and self.epsilon_high is not None:
             fix = "with cispo it is the bound of the ratio, not its distance from 1: 5.0, say"
             require(self.epsilon_high > 1, "epsilon_high", self.epsilon_high, fix)
+        kwargs = self.gradient_checkpointing_kwargs
+        if kwargs is not None:
+            again: Any = torch.utils.checkpoint.checkpoint
+            arguments(again, kwargs, "gradient_checkpointing_kwargs", some=True)
+        if self.lr_scheduler_kwargs is not None:
+            schedule: Any = TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(self.lr_scheduler_type)]
+            arguments(schedule, self.lr_scheduler_kwargs, "lr_scheduler_kwargs", some=True)
+        if self.num_generations_eval is not None:
+            self.eval_samples = self.num_generations_eval
+        self._check_updates()
+        self._check_steps()
+        self.curriculum_config()
+
+    def _typed(self) -> dict[str, Any]:
+        """Every field as its annotation has it and within its range, transformers' own included;
+        returns those that were given. Whatever way a setting came in, it is checked here."""
+        hints, given = hints_of(type(self)), dict[str, Any]()
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if not item.init or value is item.default:
+                continue
+            value = typed(hints[item.name], value, item.name)
+            choices = item.metadata.get("choices")
+            if choices and value is not None:
+                require(value in choices, item.name, value, suggest(str(value), map(str, choices)))
+            if item.name in _RANGES and value is not None:
+                within(_RANGES[item.name], value, item.name)
+            setattr(self, item.name, value)
+            given[item.name] = value
+        return given
+
+    @contextlib.contextmanager
+    def refusals(self, given: Mapping[str, Any] | None = None, usual: str = "training") -> Any:
+        """What transformers refuses in this context as one line that names the field: the one that
+        its error speaks of, or the one of `given` without which there would be none."""
+        try:
+            yield
+        except (InvalidInput, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # it has checks of many kinds
+            name = _named(error, self, given or {}) or usual
+            fix = f"transformers refuses it: {first_line(error)}"
+            raise InvalidInput(name, getattr(self, name, None), fix) from error
 
     def _check_updates(self) -> None:
-        rounds, part, batch = (
-            self.num_iterations,
-            self.gradient_accumulation_steps,
-            self.generation_batch_size,
-        )
-        require(rounds >= 1, "num_iterations", rounds, "must be at least 1")
-        require(part >= 0, "gradient_accumulation_steps", part, "must not be negative")
+        part, batch = self.gradient_accumulation_steps, self.generation_batch_size
         rows = self.per_device_train_batch_size * self.world_size
         if batch is not None:
             fix = f"must be a multiple of the {rows} rows of a micro-batch on all processes"
-            require(batch > 0 and batch % rows == 0, "generation_batch_size", batch, fix)
+            require(batch % rows == 0, "generation_batch_size", batch, fix)
             fix = f"and generation_batch_size ({batch}, so {batch // rows}) are two; give one"
             steps = self.steps_per_generation
             require(steps in (None, batch // rows), "steps_per_generation", steps, fix)
             self.steps_per_generation = batch // rows
         if self.steps_per_generation is None:
-            self.steps_per_generation = part or None  # as in TRL
-        elif part == 0:
+            self.steps_per_generation = part if part > 0 else None  # as in TRL
+        elif part < 0:
             self.gradient_accumulation_steps = part = 1
         steps = self.steps_per_generation
         if steps is not None:
             fix = f"must be a multiple of gradient_accumulation_steps ({part})"
-            require(steps >= 1 and steps % part == 0, "steps_per_generation", steps, fix)
+            require(steps % part == 0, "steps_per_generation", steps, fix)
 
     def _check_steps(self) -> None:
         epochs, steps = self.num_train_epochs, self.max_steps
-        require(epochs >= 0, "num_train_epochs", epochs, "must be positive; 0: max_steps says")
         require(steps > 0 or steps == -1, "max_steps", steps, "say how many steps to train")
         if steps < 0 and epochs > 0:
             return  # `set_length` knows how many, with the data
@@ -343,18 +423,16 @@ class DareConfig(TrainingArguments):
         high = self.epsilon if self.epsilon_high is None else self.epsilon_high
         if self.loss_type == "cispo" and self.epsilon_high is not None:
             high = self.epsilon_high - 1.0  # TRL's is the bound itself; ours counts from 1
-        named = {
-            "rollout_budget": budget,
-            "medium.group_size": self.num_generations,
-            "max_tokens": self.max_completion_length,
-            "medium.clip_low": self.epsilon,
-            "medium.clip_high": high,
-            "advantage.scale_rewards": {"True": "group", "False": "none"}.get(  # as in TRL
-                str(self.scale_rewards), self.scale_rewards
-            ),
-        }
+        named = {name: getattr(self, familiar) for name, familiar in FAMILIAR.items()}
+        named["rollout_budget"], named["medium.clip_high"] = budget, high
         changes.update({name: value for name, value in named.items() if value is not None})
-        return CurriculumConfig.preset(self.preset, **changes)
+        try:
+            return CurriculumConfig.preset(self.preset, **changes)
+        except InvalidInput as error:
+            familiar = FAMILIAR.get(error.field)
+            if familiar in (None, error.field) or getattr(self, str(familiar)) is None:
+                raise
+            raise InvalidInput(f"{familiar} ({error.field})", error.value, error.fix) from None
 
     def accumulation(self, rollouts: int, processes: int) -> int:
         """Micro-batches an update takes on each process; an uneven split is refused."""
@@ -381,3 +459,37 @@ class DareConfig(TrainingArguments):
         name = "steps_per_generation" if own else "gradient_accumulation_steps"
         require(steps == rollouts // rows, name, steps, fix)
         return self.gradient_accumulation_steps
+
+
+def _named(error: Exception, config: DareConfig, given: Mapping[str, Any]) -> str | None:
+    """The field that an error of transformers is about."""
+    names = sorted((item.name for item in fields(config)), key=len, reverse=True)
+    spoken = re.search(rf"(?<!\w)({'|'.join(names)})(?!\w)", str(error))
+    if spoken and (not given or spoken[1] in given):
+        return spoken[1]
+    guilty = _culprit(given)
+    if guilty or spoken:
+        return guilty or (spoken and spoken[1])
+    for item in fields(config):  # or the one whose value it quotes
+        value = getattr(config, item.name)
+        words = value if isinstance(value, list) else [value]
+        words = [word.lower() for word in words if isinstance(word, str) and word]
+        if value != item.default and any(word in str(error).lower() for word in words):
+            return item.name
+    return None
+
+
+def _culprit(given: Mapping[str, Any]) -> str | None:
+    """The setting without which transformers takes the others."""
+    theirs = {item.name for item in fields(TrainingArguments)}
+    held = {name: value for name, value in given.items() if name in theirs}
+    for name in held:
+        with contextlib.suppress(Exception):  # not this one, or not this one alone
+            TrainingArguments(**{key: value for key, value in held.items() if key != name})
+            return name
+    return None
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in a line's space."""
+    return (str(error).strip() or type(error).__name__).partition("\n")[0][:300]

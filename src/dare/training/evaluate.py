@@ -19,27 +19,30 @@ if TYPE_CHECKING:
     from dare.training.trainer import DareTrainer
 
 
-def evaluate_policy(trainer: DareTrainer, dataset: Any) -> dict[str, Any]:
+def evaluate_policy(
+    trainer: DareTrainer, store: PromptStore | Mapping[str, PromptStore]
+) -> dict[str, Any]:
     """Accuracy, tokens and truncation, overall and by level; unscored responses are counted.
 
     `by_problem` has each problem's score and `problem_set` says which problems they are, so that
     runs can be compared problem by problem. Of a dictionary of data sets `by_set` has each one.
     """
-    sets = dataset if isinstance(dataset, Mapping) else {"": dataset}
+    sets = store if isinstance(store, Mapping) else {"": store}
     found = [_responses(trainer, part) for part in sets.values()]
-    sizes = [len(store) for store, _ in found]
+    sizes = [len(part) for part in sets.values()]
     first = np.cumsum([0, *sizes])
     responses = Responses(
-        np.concatenate([r.problem_R + at for (_, r), at in zip(found, first, strict=False)]),
+        np.concatenate([one.problem_R + at for one, at in zip(found, first, strict=False)]),
         *(
-            np.concatenate([getattr(one, name) for _, one in found])
+            np.concatenate([getattr(one, name) for one in found])
             for name in ("score_R", "tokens_R", "truncated_R")
         ),
     )
-    level = [s.table.levels[code] for s, _ in found for code in s.table.level_P.tolist()]
-    ids = " ".join(name for store, _ in found for name in store.table.ids())
+    tables = [part.table for part in sets.values()]
+    level = [table.levels[code] for table in tables for code in table.level_P.tolist()]
+    ids = " ".join(name for table in tables for name in table.ids())
     named = {}
-    if isinstance(dataset, Mapping):
+    if isinstance(store, Mapping):
         of_set = [name for name, size in zip(sets, sizes, strict=True) for _ in range(size)]
         named = {"by_set": by_group(responses, of_set, with_problems)}
     return {
@@ -50,10 +53,9 @@ def evaluate_policy(trainer: DareTrainer, dataset: Any) -> dict[str, Any]:
     }
 
 
-def _responses(trainer: DareTrainer, dataset: Any) -> tuple[PromptStore, Responses]:
+def _responses(trainer: DareTrainer, store: PromptStore) -> Responses:
     """Scored responses of all processes to one data set."""
     args = trainer.args
-    store = PromptStore(dataset, trainer.processing_class, args.system_prompt)
     rows = np.repeat(np.arange(len(store)), args.eval_samples)
     mine = np.arange(
         trainer.accelerator.process_index, len(rows), trainer.accelerator.num_processes
@@ -80,7 +82,7 @@ def _responses(trainer: DareTrainer, dataset: Any) -> tuple[PromptStore, Respons
     ]
     everyone = gather_object(local) if trainer.accelerator.num_processes > 1 else local
     everyone.sort(key=lambda record: record[0])
-    return store, Responses.from_lists(
+    return Responses.from_lists(
         [int(rows[place]) for place, *_ in everyone],
         [value for _, value, _, _ in everyone],
         [size for _, _, size, _ in everyone],

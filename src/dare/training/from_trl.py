@@ -15,6 +15,7 @@ Kind = TypeVar("Kind", bound=type[Any])
 _ANY = object()
 """Every value is fine: without the setting that it belongs to it does nothing, in TRL too."""
 
+_LOSSES = ("bnpo", "sapo", "luspo", "vespo")
 _VLLM = "generation with vLLM is not built yet; leave it out, rollouts then come from `generator`"
 _TOOLS = "tools and environments are not built yet: a rollout is one response to one prompt"
 _ENTROPY = "an entropy bonus is not built; leave it out, a higher temperature keeps exploring"
@@ -119,6 +120,9 @@ def knows_trl(kind: Kind) -> Kind:
             if not is_trls(name):
                 raise InvalidInput(name, given[name], f"is no setting; {suggest(name, fields)}")
             answer(name, given.pop(name))
+        if given.get("loss_type") in _LOSSES:
+            fix = "is not built; choose one of grpo, dapo, dr_grpo, cispo"
+            raise InvalidInput("loss_type", given["loss_type"], fix)
         made(self, *args, **given)
 
     kind.__init__ = init

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -12,7 +13,7 @@ import numpy as np
 
 from dare.curriculum.prompts import PromptTable
 from dare.curriculum.rollouts import Conditioning
-from dare.errors import InvalidInput
+from dare.errors import InvalidInput, require
 from dare.policy.batching import IntArray
 from dare.rewards.math.extract import boxed_answer, marked_answer
 from dare.templates import Message, load_template, template_of
@@ -29,30 +30,28 @@ class PromptStore:
     """
 
     def __init__(
-        self, dataset: Iterable[Mapping[str, Any]], tokenizer: Any, system_prompt: str | None = None
+        self,
+        dataset: Iterable[Mapping[str, Any]],
+        tokenizer: Any,
+        system_prompt: str | None = None,
+        field: str = "train_dataset",
     ) -> None:
         self._tokenizer, self.template = tokenizer, template_of(system_prompt)
-        records = [dict(row) for row in dataset]
-        if not records:
-            raise InvalidInput("train_dataset", 0, "has no rows")
+        records = _rows_of(dataset, field)
         if "prompt" not in records[0]:
             columns = ", ".join(sorted(records[0]))
             fix = f"rename one of its columns ({columns}) to 'prompt'"
-            raise InvalidInput("train_dataset", "no column 'prompt'", fix)
+            raise InvalidInput(field, "no column 'prompt'", fix)
         for name in ("image", "images"):
-            if name in records[0]:
-                fix = (
-                    "prompts are text only; drop the column, or rename it if rewards alone read it"
-                )
-                raise InvalidInput("train_dataset", f"column {name!r}", fix)
-        self._check_answers(records)
-        self.had_answers = "answer" in records[0]
+            fix = "prompts are text only; drop the column, or rename it if rewards alone read it"
+            require(name not in records[0], field, f"column {name!r}", fix)
+        self.had_answers = answered = "answer" in records[0]
         self.solutions = what_solutions_are(records)
         if self.solutions == "gold":
             for row in records:
                 if "answer" not in row:
                     row["answer"] = _bare(row.get("solution"))
-        texts = [_text_of(row, place) for place, row in enumerate(records)]
+        texts = [_checked(row, f"{field}[{place}]", answered) for place, row in enumerate(records)]
         self.table = PromptTable.from_records(
             {**row, "prompt": text} for row, text in zip(records, texts, strict=True)
         )
@@ -60,16 +59,6 @@ class PromptStore:
         self._tokens: dict[int, IntArray] = {}
         self._solutions: dict[int, np.ndarray[Any, Any]] = {}
         self._digits: dict[int, bool] = {}
-
-    @staticmethod
-    def _check_answers(records: list[dict[str, Any]]) -> None:
-        if "answer" not in records[0]:
-            return
-        for place, row in enumerate(records):
-            answer = row.get("answer")
-            if answer is None or not str(answer).strip():
-                fix = "every row needs an answer; drop the row or fill it in"
-                raise InvalidInput(f"train_dataset[{place}]['answer']", answer, fix)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -185,17 +174,71 @@ def _bare(answer: Any) -> str | None:
     return text.strip().strip("$").removeprefix("\\(").removesuffix("\\)").strip()
 
 
-def _text_of(row: Mapping[str, Any], place: int) -> str:
-    """What identifies a prompt: its text, or its messages in a canonical form."""
-    prompt = row.get("prompt")
+def _rows_of(dataset: Any, field: str) -> list[dict[str, Any]]:
+    """The rows of whatever was given as a data set."""
+    kind = type(dataset).__name__
+    fix = "give a datasets.Dataset or another iterable of rows, each a mapping by column"
+    if isinstance(dataset, Mapping):
+        fix = (
+            "holds splits or columns, not rows: choose one split (data['train']), or make rows of "
+        )
+        fix += "columns with datasets.Dataset.from_dict"
+        raise InvalidInput(field, kind, fix)
+    if isinstance(dataset, str | bytes) or not isinstance(dataset, Iterable):
+        raise InvalidInput(field, dataset, fix)
+    more = "; of a table of pandas take .to_dict('records')" if hasattr(dataset, "columns") else ""
+    rows: list[dict[str, Any]] = []
+    try:
+        for place, row in enumerate(dataset):
+            known = isinstance(row, Mapping) and all(isinstance(name, str) for name in row)
+            fix = f"must be a mapping with a name a column{more}"
+            require(known, f"{field}[{place}]", row, fix)
+            rows.append(dict(row))
+    except InvalidInput:
+        raise
+    except Exception as error:  # whatever it is read from
+        raise InvalidInput(f"{field}[{len(rows)}]", kind, f"cannot be read ({error!r})") from error
+    require(rows, field, 0, "has no rows")
+    return rows
+
+
+def _checked(row: Mapping[str, Any], where: str, answered: bool) -> str:
+    """What identifies the prompt of a row: its text, or its messages in a canonical form."""
+    for name in ("answer", "level", "source"):
+        value = row.get(name)
+        try:
+            text = "" if value is None else str(value)
+        except Exception as error:
+            fix = f"cannot be read as text ({error!r})"
+            raise InvalidInput(f"{where}[{name!r}]", type(value).__name__, fix) from error
+        _encodable(text, f"{where}[{name!r}]")
+        if name == "answer" and answered and (not text.strip() or _is_nan(value)):
+            fix = "every row needs an answer; drop the row or fill it in"
+            raise InvalidInput(f"{where}['answer']", value, fix)
+    prompt, where = row.get("prompt"), f"{where}['prompt']"
     if isinstance(prompt, str):
-        return prompt
-    good = (
-        isinstance(prompt, list)
-        and prompt
-        and all(isinstance(turn, Mapping) and {"role", "content"} <= set(turn) for turn in prompt)
-    )
-    if not good:
-        fix = "must be a string or a list of messages with 'role' and 'content'"
-        raise InvalidInput(f"train_dataset[{place}]['prompt']", prompt, fix)
-    return json.dumps([[turn["role"], turn["content"]] for turn in prompt or []])
+        require(prompt.strip(), where, prompt, "has no words; drop the row")
+        return _encodable(prompt, where)
+    turns = prompt if isinstance(prompt, list) else []
+    fits = [
+        isinstance(turn, Mapping) and all(isinstance(turn.get(k), str) for k in ("role", "content"))
+        for turn in turns
+    ]
+    fix = "must be a string or a list of messages with 'role' and 'content', both strings"
+    require(fits and all(fits), where, prompt, fix)
+    for turn in turns:
+        _encodable(turn["content"], where)
+    return json.dumps([[turn["role"], turn["content"]] for turn in turns])
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _encodable(text: str, where: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        bad = text[error.start : error.end]
+        raise InvalidInput(where, bad, "has half of a character (a lone surrogate)") from None
+    return text

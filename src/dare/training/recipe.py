@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from dare.config import CurriculumConfig, nest
-from dare.errors import InvalidInput, suggest
+from dare.config.nested import arguments, hints_of, kinds_of, names_of, typed
+from dare.errors import InvalidInput, require, suggest
 from dare.rewards.named import reward_named
-from dare.training.config import DareConfig
-from dare.training.from_trl import is_trls
+from dare.training.config import FAMILIAR, DareConfig, first_line
+from dare.training.from_trl import answer, is_trls
 from dare.training.trainer import DareTrainer
 
 PARTS = {
@@ -31,7 +34,19 @@ PARTS = {
     "peft": "LoRA: fields of peft's LoraConfig. Without it all weights are trained.",
 }
 """What a recipe consists of."""
-_PARTS = tuple(PARTS)
+_PARTS: dict[str, Any] = {
+    "model": str,
+    "data": str | dict,
+    "eval_data": str | dict | None,
+    "reward": str,
+    "modules": str | None,
+    "preset": str | None,
+    "training": dict | None,
+    "curriculum": dict | None,
+    "peft": dict | None,
+}
+_SOURCE = dict.fromkeys(("split", "config", "revision"), str | None) | {"columns": dict | None}
+_SOURCE["path"] = str
 
 
 def recipe_names() -> list[str]:
@@ -51,23 +66,24 @@ def shipped_text(name: str) -> str:
 def load_recipe(name: str) -> dict[str, Any]:
     """A shipped recipe by name, or a YAML file by path."""
     path, own = Path(name), dict[str, Any]()
-    if path.suffix in (".yaml", ".yml") or path.exists():
-        if not path.is_file():
-            raise InvalidInput("recipe", name, "there is no such file")
-        text = path.read_text(encoding="utf-8")
-        own = {"modules": str(path.resolve().parent)}
-    else:
-        text = shipped_text(name)
     try:
-        recipe = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise InvalidInput("recipe", name, f"is not YAML: {error}") from None
-    if not isinstance(recipe, dict):
+        if path.suffix in (".yaml", ".yml") or path.exists():
+            text = path.read_text(encoding="utf-8")
+            own = {"modules": str(path.resolve().parent)}
+        else:
+            text = shipped_text(name)
+        recipe = yaml.safe_load(text)
+    except FileNotFoundError:
+        raise InvalidInput("recipe", name, "there is no such file") from None
+    except OSError as error:
+        raise InvalidInput("recipe", name, f"cannot be read ({error.strerror})") from None
+    except InvalidInput:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidInput("recipe", name, f"is not YAML: {first_line(error)}") from None
+    if not isinstance(recipe, dict) or not recipe:
         raise InvalidInput("recipe", name, "must be a mapping of settings")
-    for key in recipe:
-        if key not in _PARTS:
-            raise InvalidInput(f"recipe {name}: {key}", recipe[key], _elsewhere(str(key), _PARTS))
-    return {**own, **recipe}
+    return {**own, **_checked(recipe)}
 
 
 def find_modules(recipe: Mapping[str, Any]) -> None:
@@ -77,17 +93,13 @@ def find_modules(recipe: Mapping[str, Any]) -> None:
         sys.path.append(folder)
 
 
-def _fields() -> set[str]:
-    return {item.name for item in dataclasses.fields(DareConfig) if item.init}
-
-
 def _elsewhere(key: str, known: Iterable[str]) -> str:
     """In which part of a recipe a setting belongs that is in none or in the wrong one."""
     from peft import LoraConfig
 
-    settings = _dotted(CurriculumConfig().to_dict())
+    settings = list(names_of(CurriculumConfig))
     adapters = [item.name for item in dataclasses.fields(LoraConfig)]
-    places = {"training": {*_fields()}, "curriculum": settings, "peft": adapters}
+    places = {"training": [*_fields()], "curriculum": settings, "peft": adapters}
     for part, names in places.items():
         if key in names or (part == "training" and is_trls(key)):
             return f"belongs under `{part}:`"
@@ -99,10 +111,18 @@ def _elsewhere(key: str, known: Iterable[str]) -> str:
     return f"is no setting; {suggest(key, known)}"
 
 
+def _checked(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a recipe, each of its kind."""
+    for key in recipe:
+        if key not in _PARTS:
+            raise InvalidInput(f"recipe: {key}", recipe[key], _elsewhere(str(key), _PARTS))
+    return {key: typed(_PARTS[key], value, key) for key, value in recipe.items()}
+
+
 def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
     """The recipe with `--name value` options: its own parts, DareConfig fields, dotted settings."""
     changed = {key: dict(v) if isinstance(v, dict) else v for key, v in recipe.items()}
-    fields, settings = _fields(), _dotted(CurriculumConfig().to_dict())
+    fields, settings = _fields(), names_of(CurriculumConfig)
     items = list(options)
     while items:
         option = items.pop(0)
@@ -113,39 +133,51 @@ def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
             if not items:
                 raise InvalidInput(f"--{name}", None, "needs a value")
             text = items.pop(0)
-        value, plain = _value(text), name.replace("-", "_")
+        plain = name.replace("-", "_")
         # `seed` and `rollout_budget` are names of both; the run's own field sets the curriculum's.
-        if plain in _PARTS:
-            changed[plain] = value
-        elif plain in fields or is_trls(plain):
-            changed.setdefault("training", {})[plain] = value
-        elif plain in settings:
-            changed.setdefault("curriculum", {})[plain] = value
+        for part, known in (("", _PARTS), ("training", fields), ("curriculum", settings)):
+            if plain in known:
+                value = typed(known[plain], _value(text, known[plain], name), plain)
+                held = changed if not part else changed.setdefault(part, {})
+                if held is None:  # an empty part in the file
+                    held = changed[part] = {}
+                held[plain] = value
+                familiar = FAMILIAR.get(plain) if part == "curriculum" else None
+                if familiar and changed.get("training"):  # of the file: it would win over this
+                    changed["training"].pop(familiar, None)
+                break
         else:
-            known = [*_PARTS, *fields, *settings]
-            raise InvalidInput(f"--{name}", text, f"is no setting; {suggest(plain, known)}")
+            if is_trls(plain):
+                answer(plain, yaml.safe_load(text))
+                continue
+            every = [*_PARTS, *fields, *settings]
+            raise InvalidInput(f"--{name}", text, f"is no setting; {suggest(plain, every)}")
     return changed
+
+
+def _fields() -> dict[str, Any]:
+    """The settings of DareConfig with their annotations."""
+    hints = hints_of(DareConfig)
+    return {name: hints[name] for name in signature(DareConfig).parameters}
 
 
 def config_of(recipe: Mapping[str, Any]) -> DareConfig:
     """The DareConfig of a recipe; an unknown field names the nearest."""
+    recipe = _checked(recipe)
     find_modules(recipe)
-    given = dict(recipe.get("training") or {})
-    fields = _fields()
+    given, fields = dict(recipe.get("training") or {}), _fields()
     for name in given:
         if name not in fields and not is_trls(name):
             raise InvalidInput(f"training.{name}", given[name], _elsewhere(str(name), fields))
     for key, value in nest(recipe.get("curriculum") or {}).items():
-        if key not in CurriculumConfig.__dataclass_fields__:
-            known = CurriculumConfig.__dataclass_fields__
-            raise InvalidInput(f"curriculum.{key}", value, _elsewhere(key, known))
-    for name in ("learning_rate", "weight_decay", "temperature", "beta"):  # YAML reads 1e-4 as text
-        if isinstance(given.get(name), str):
-            given[name] = float(given[name])
-    if recipe.get("preset"):
+        own_fields = CurriculumConfig.__dataclass_fields__
+        if key not in own_fields:
+            raise InvalidInput(f"curriculum.{key}", value, _elsewhere(key, own_fields))
+    if recipe.get("preset") is not None:
         given["preset"] = recipe["preset"]
     if recipe.get("curriculum"):
-        given["curriculum"] = nest({**(given.get("curriculum") or {}), **recipe["curriculum"]})
+        own = typed(fields["curriculum"], given.get("curriculum"), "curriculum")
+        given["curriculum"] = nest({**(own or {}), **recipe["curriculum"]})
     return DareConfig(**given)
 
 
@@ -163,12 +195,7 @@ def curriculum_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
 def build(recipe: Mapping[str, Any], **kwargs: Any) -> DareTrainer:
     """The trainer of a recipe."""
     args = config_of(recipe)
-    model = recipe.get("model", "pocket")
-    tokenizer = None
-    if model == "pocket":
-        from dare import pocket
-
-        model, tokenizer = pocket.load_policy(), pocket.load_tokenizer()
+    reward = reward_named(recipe.get("reward", "boxed"))
     peft = None
     if recipe.get("peft"):
         from peft import LoraConfig
@@ -177,17 +204,20 @@ def build(recipe: Mapping[str, Any], **kwargs: Any) -> DareTrainer:
         for key, value in recipe["peft"].items():
             if key not in known:
                 raise InvalidInput(f"peft.{key}", value, _elsewhere(str(key), known))
-        peft = LoraConfig(task_type="CAUSAL_LM", **recipe["peft"])
-    return DareTrainer(
-        model,
-        reward_named(recipe.get("reward", "boxed")),
-        args,
-        load_data(recipe.get("data"), "data"),
-        _evaluation_data(recipe.get("eval_data")),
-        tokenizer,
-        peft_config=peft,
-        **kwargs,
-    )
+        options = arguments(LoraConfig, {"task_type": "CAUSAL_LM", **recipe["peft"]}, "peft")
+        try:
+            peft = LoraConfig(**options)
+        except Exception as error:  # its own checks, of several kinds
+            raise InvalidInput("peft", recipe["peft"], first_line(error)) from error
+    train = load_data(recipe.get("data"), "data")
+    held_out = _evaluation_data(recipe.get("eval_data"))
+    model = recipe.get("model", "pocket")
+    tokenizer = None
+    if model == "pocket":
+        from dare import pocket
+
+        model, tokenizer = pocket.load_policy(), pocket.load_tokenizer()
+    return DareTrainer(model, reward, args, train, held_out, tokenizer, peft_config=peft, **kwargs)
 
 
 def eval_sources(source: Any) -> dict[str, Any]:
@@ -210,26 +240,38 @@ def load_data(source: Any, field: str) -> list[dict[str, Any]]:
     if isinstance(source, Mapping) and "tasks" in source:
         from dare import tasks
 
-        return [dict(problem) for problem in tasks.generate(**source["tasks"])]
+        require(len(source) == 1, field, source, "has 'tasks' beside other keys; keep one")
+        options = arguments(tasks.generate, source["tasks"], f"{field}.tasks")
+        try:
+            return [dict(problem) for problem in tasks.generate(**options)]
+        except InvalidInput as error:
+            raise InvalidInput(f"{field}.tasks.{error.field}", error.value, error.fix) from None
     path = source.get("path") if isinstance(source, Mapping) else source
     if not isinstance(path, str) or not path:
         fix = "name a data file, a hub id, or {tasks: {count: 1024, seed: 0}}"
         raise InvalidInput(field, source, fix)
     from dare.data.training_rows import training_rows
 
-    return training_rows(dict(source) if isinstance(source, Mapping) else source)
+    if isinstance(source, Mapping):
+        for name, value in source.items():
+            require(name in _SOURCE, f"{field}.{name}", value, suggest(str(name), _SOURCE))
+            typed(_SOURCE[name], value, f"{field}.{name}")
+    try:
+        return training_rows(dict(source) if isinstance(source, Mapping) else source)
+    except InvalidInput as error:
+        if field == "data":
+            raise
+        raise InvalidInput(f"{field}: {error.field}", error.value, error.fix) from None
 
 
-def _value(text: str) -> Any:
-    """An option's text as YAML reads it, except that `no` and `off` are words here."""
-    value = yaml.safe_load(text)
-    word = isinstance(value, bool) and text.lower() not in ("true", "false")
+def _value(text: str, hint: Any, name: str) -> Any:
+    """An option's text as YAML reads it, except where the setting takes it as a word."""
+    kinds = kinds_of(hint)
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"--{name}", text, f"is not YAML: {first_line(error)}") from None
+    word = (isinstance(value, bool) and bool not in kinds) or (not text and str in kinds)
+    if str in kinds and not {int, float} & set(kinds):
+        word |= isinstance(value, int | float | datetime.date) and not isinstance(value, bool)
     return text if word else value
-
-
-def _dotted(values: Mapping[str, Any], path: str = "") -> list[str]:
-    names: list[str] = []
-    for key, value in values.items():
-        where = f"{path}{key}"
-        names += _dotted(value, f"{where}.") if isinstance(value, Mapping) else [where]
-    return names

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import math
 import os
-from collections.abc import Mapping
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
+
+from dare.errors import InvalidInput, require
 
 FILES = (
     "metrics.jsonl",
@@ -32,60 +40,167 @@ class RunFolder:
         """Add a line to one of FILES."""
         if not self.writes:
             return
-        self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / name, "a", encoding="utf-8") as lines:
+        with self._writing(name), open(self.path / name, "a", encoding="utf-8") as lines:
             lines.write(json.dumps(_plain(record), allow_nan=False) + "\n")
 
     def append_evaluation(self, record: Mapping[str, Any]) -> None:
-        """Add a line to eval.jsonl, unless the last one is of the same step (after a resume)."""
+        """Add a line to eval.jsonl, unless the last one is of the same step."""
         path = self.path / "eval.jsonl"
-        if self.writes and path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            if lines and json.loads(lines[-1])["step"] == record["step"]:
+        if self.writes and path.is_file():
+            with self._writing("eval.jsonl"):
+                last = path.read_bytes().splitlines()[-1:]
+            if last and _step_of(last[0]) == record["step"]:
                 return
         self.append("eval.jsonl", record)
 
     def rewind(self, step: int) -> None:
-        """Forget every line of a step at or after `step`, and a last line that was cut off."""
-        if not self.writes:
-            return
-        for name in FILES:
+        """Forget every line of a step at or after `step`, and what is no line of a step: the last
+        one may have been cut off, and any other is told of."""
+        for name in FILES if self.writes else ():
             path = self.path / name
             if not path.exists():
                 continue
-            kept = []
-            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-                try:
-                    record = json.loads(line)
-                except json.JSONDecodeError:
-                    break
-                # An evaluation at step n is of the policy after n updates, training lines are of
-                # the n-th step counted from 0.
-                last = step if name == "eval.jsonl" else step - 1
-                if record["step"] <= last:
-                    kept.append(line)
-            temporary = path.with_suffix(".tmp")
-            temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-            os.replace(temporary, path)
+            # An evaluation at step n is of the policy after n updates, training lines are of the
+            # n-th step counted from 0.
+            last = step if name == "eval.jsonl" else step - 1
+            with self._writing(name):
+                lines = path.read_bytes().split(b"\n")
+                known = [(line, _step_of(line)) for line in lines]
+                junk = sum(place is None for line, place in known[:-1] if line.strip())
+                if junk:
+                    print(f"{path}: {junk} lines are no records of a step; dropped", flush=True)
+                kept = [line for line, place in known if place is not None and place <= last]
+                self._replace(name, b"".join(line + b"\n" for line in kept))
 
-    def write_config(self, config: Mapping[str, Any]) -> None:
-        """Everything resolved, with versions, as config.yaml."""
+    def write_yaml(self, name: str, values: Mapping[str, Any]) -> None:
+        """A mapping as a whole file: config.yaml, everything resolved, or recipe.yaml."""
         if self.writes:
+            text = yaml.safe_dump(_plain(values), sort_keys=False, allow_unicode=True)
+            self._replace(name, text.encode())
+
+    def _replace(self, name: str, content: bytes) -> None:
+        """As a whole or not at all."""
+        temporary = self.path / f"{name}.tmp"
+        with self._writing(name):
+            temporary.write_bytes(content)
+            os.replace(temporary, self.path / name)
+
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        try:
             self.path.mkdir(parents=True, exist_ok=True)
-            text = yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
-            (self.path / "config.yaml").write_text(text, encoding="utf-8")
+            yield
+        except OSError as error:
+            fix = (
+                f"{name} cannot be written ({error.strerror or error}); mend that, then go on with "
+                f"dare train --resume {self.path}"
+            )
+            raise InvalidInput("output_dir", str(self.path), fix) from error
 
     def write_table(self, table: Mapping[str, Any], name: str = "difficulty.parquet") -> None:
         """The difficulty table, or what `name` says, replaced as a whole."""
         if not self.writes:
             return
-        self.path.mkdir(parents=True, exist_ok=True)
         import pyarrow
         import pyarrow.parquet
 
-        temporary = self.path / f"{name}.tmp"
-        pyarrow.parquet.write_table(pyarrow.table(dict(table)), temporary)
-        os.replace(temporary, self.path / name)
+        sink = pyarrow.BufferOutputStream()
+        pyarrow.parquet.write_table(pyarrow.table(dict(table)), sink)
+        self._replace(name, sink.getvalue().to_pybytes())
+
+
+def usable(folder: str) -> Path:
+    """Refuse an output_dir that no run can be written to, before anything is loaded or made;
+    returns the part of its path that is there."""
+    fix = "name a folder that can be written to"
+    require(folder and "\0" not in folder, "output_dir", folder, fix)
+    try:
+        path = Path(folder).resolve()
+        there = next(one for one in (path, *path.parents) if one.exists())
+    except (OSError, RuntimeError) as error:  # a name that is too long, a circle of links
+        raise InvalidInput("output_dir", folder, f"{fix} ({error})") from None
+    require(there.is_dir(), "output_dir", folder, f"{there} is a file; {fix}")
+    fix = f"{there} is not yours to write to; {fix}"
+    require(os.access(there, os.W_OK | os.X_OK), "output_dir", folder, fix)
+    return there
+
+
+def remove_empty(folder: Path, there: Path) -> None:
+    """Take back folders that were made for a run that has not begun, down to what was there."""
+    with contextlib.suppress(OSError):
+        while folder != there and there in folder.parents:
+            folder.rmdir()
+            folder = folder.parent
+
+
+_HELD: dict[Path, tuple[int, int]] = {}  # folders locked here, by process and thread
+
+
+@contextlib.contextmanager
+def sole(folder: Path, field: str = "output_dir", wait: float = 0.0) -> Iterator[None]:
+    """One process at a time writes a run. The kernel holds the lock: it goes with the process,
+    however that ends, and no child inherits it. Whoever comes second is told who is there."""
+    me, folder = (os.getpid(), threading.get_ident()), folder.resolve()
+    if _HELD.get(folder) == me:  # a study's job around its trainer
+        yield
+        return
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    with contextlib.ExitStack() as stack:
+        stack.callback(remove_empty, folder, there)
+        end = time.monotonic() + wait
+        while True:
+            other = _lock(folder, field, stack)
+            if other is None:
+                break
+            fix = f"is being written by {other}; wait for it or end it, or choose another folder"
+            require(time.monotonic() < end, field, str(folder), fix)
+            time.sleep(0.2)
+        _HELD[folder] = me
+        stack.callback(_HELD.pop, folder)
+        yield
+
+
+def _lock(folder: Path, field: str, stack: contextlib.ExitStack) -> str | None:
+    """Lock the folder until the stack ends; returns who has locked it otherwise."""
+    path = folder / ".lock"
+    if _HELD.get(folder, (0, 0))[0] == os.getpid():  # to open it again would drop the lock
+        return "another thread of this process"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  # closed with the stack
+    except OSError as error:
+        fix = f"cannot be written to ({error.strerror or error}); choose another folder"
+        raise InvalidInput(field, str(folder), fix) from None
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        with file:
+            file.seek(0)
+            return file.read().strip() or "another process"
+    except OSError as error:
+        print(f"{folder} cannot be locked ({error.strerror}): start no second run there")
+    else:
+        named = path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino
+        if not named:  # its owner left and took the name along just now
+            file.close()
+            return _lock(folder, field, stack)
+    stack.callback(file.close)
+    stack.enter_context(contextlib.suppress(OSError))
+    stack.callback(path.unlink, missing_ok=True)
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()} since {since} ({sys.argv[0]})\n")
+    file.flush()
+    return None
+
+
+def _step_of(line: bytes) -> int | None:
+    """The step of a line of a log, None where it has none."""
+    try:
+        step = json.loads(line)["step"]
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        return None
+    return step if isinstance(step, int) and not isinstance(step, bool) else None
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,8 @@ import logging
 import platform
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 import transformers
 from accelerate.utils import AutocastKwargs, gather_object
 from packaging.version import Version
+from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
@@ -40,19 +42,23 @@ from dare.templates.encode import OPTIONS
 from dare.training import checkpoint
 from dare.training.callbacks import StepEnd, WholeSteps, stop_on_signals
 from dare.training.collect import KNOBS, Collector, Phases
-from dare.training.config import DareConfig
+from dare.training.config import DareConfig, first_line
 from dare.training.evaluate import evaluate_policy
 from dare.training.from_trl import answer_trainer, length_figures, logged
 from dare.training.micro import mini_batches
 from dare.training.prompts import PromptStore
 from dare.training.records import NothingRight, sample_records, selection_record, told
-from dare.training.run_folder import RunFolder
+from dare.training.run_folder import RunFolder, remove_empty, sole, usable
 from dare.training.services import PolicyServices
 from dare.training.unscored import UnscoredWindow
 from dare.training.update import OwnPass, micro_batches, trained_rows
 from dare.training.weights import token_weights
 
 _LOG = logging.getLogger(__name__)
+_OPTIMISER = (
+    *("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"),
+    *("optim", "optim_args"),
+)
 
 
 class DareTrainer(Trainer):
@@ -84,6 +90,10 @@ class DareTrainer(Trainer):
     ) -> None:
         answer_trainer(others, list(inspect.signature(DareTrainer).parameters))
         args = DareConfig() if args is None else args
+        there = usable(str(args.output_dir))
+        self.settings = args.curriculum_config()
+        updates = args.accumulation(self.settings.rollout_budget, args.world_size)
+        estimator_class(self.settings)  # a name that is none is told of before a model is loaded
         options = args.model_options(adapters=peft_config is not None)
         model, processing_class = load(model, processing_class, peft_config, args.seed, **options)
         setattr(processing_class, OPTIONS, args.chat_template_kwargs)
@@ -94,27 +104,38 @@ class DareTrainer(Trainer):
         if eval_dataset is None and (args.eval_strategy != "no" or args.eval_on_start):
             fix = "there is nothing to evaluate on: give an eval_dataset (eval_data of a recipe)"
             raise InvalidInput("eval_strategy", str(args.eval_strategy), fix)
-        self.settings = args.curriculum_config()
         self.rewards = Rewards(reward_funcs, args.reward_weights)
-        self.store = PromptStore(train_dataset, processing_class, args.system_prompt)
-        self._say_what_solutions_are()
-        self.rewards.check_columns([name for name in self.store.records[0] if name != "prompt"])
         context = context_of(model)
-        self.store.check_lengths(context, self.settings.max_tokens)
-        self.rewards.check_rows(self.store.records)
-        rows = self.settings.rollout_budget
-        args.gradient_accumulation_steps = args.accumulation(rows, args.world_size)
+
+        def store_of(dataset: Any, field: str) -> PromptStore:
+            store = PromptStore(dataset, processing_class, args.system_prompt, field)
+            columns = [name for name in store.records[0] if name != "prompt"]
+            self.rewards.check_columns(columns)
+            store.check_lengths(context, self.settings.max_tokens)
+            self.rewards.check_rows(store.records)
+            return store
+
+        self._store_of = store_of
+        self.store = store_of(train_dataset, "train_dataset")
+        self._say_what_solutions_are()
+        self._held_out: tuple[Any, Any] = (None, self.store)
+        if eval_dataset is not None:  # not at the first evaluation, with a step's work at stake
+            self._held_out = (eval_dataset, self._evaluation_stores(eval_dataset))
+        args.gradient_accumulation_steps = updates
         args.set_length(len(self.store), self.settings)
-        super().__init__(
-            model=model,
-            args=args,
-            train_dataset=list(range(len(self.store))),
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            data_collator=lambda items: {"tick": torch.zeros(1)},
-            callbacks=callbacks,
-            optimizers=optimizers,
-        )
+        with args.refusals(usual="push_to_hub" if args.push_to_hub else "training"):
+            super().__init__(
+                model=model,
+                args=args,
+                train_dataset=list(range(len(self.store))),
+                eval_dataset=eval_dataset,
+                processing_class=processing_class,
+                data_collator=lambda items: {"tick": torch.zeros(1)},
+                callbacks=callbacks,
+                optimizers=optimizers,
+            )
+        # Trainer makes the folder; what is refused from here on must leave none behind.
+        remove_empty(Path(str(args.output_dir)).resolve(), there)
         if Version(transformers.__version__) < Version("5.19.0"):
             # Older versions divide the loss by the accumulation steps unless these two say no.
             self.model_accepts_loss_kwargs = False
@@ -157,7 +178,22 @@ class DareTrainer(Trainer):
         self._samples: list[dict[str, Any]] = []
         self._nothing_right = NothingRight()
         self._unscored = UnscoredWindow(args.unscored_limit, args.unscored_window)
-        self.add_callback(StepEnd(self.finish_update, begin=self.policy.updated))
+        self._begun = False
+        self.recipe: dict[str, Any] | None = None
+        """Kept in the folder where there is one, so that --resume needs nothing else."""
+        self.stopped_by = 0
+        """The signal that ended the last call of `train` before its last step; 0 without one."""
+        self.add_callback(StepEnd(self.finish_update, begin=self._begin))
+
+    def _evaluation_stores(self, dataset: Any) -> Any:
+        """A store, or one by name of a dictionary of data sets."""
+        if not isinstance(dataset, Mapping):
+            return self._store_of(dataset, "eval_dataset")
+        require(dataset, "eval_dataset", dataset, "has no data sets")
+        return {
+            str(name): self._store_of(part, f"eval_dataset[{name!r}]")
+            for name, part in dataset.items()
+        }
 
     def _say_what_solutions_are(self) -> None:
         """In TRL's data sets `solution` is mostly the gold answer, here it is a worked one."""
@@ -188,54 +224,74 @@ class DareTrainer(Trainer):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> Any:
-        """Train, or continue from a checkpoint: True takes the newest one that verifies."""
-        run = self.folder.path
-        found = None
-        if resume_from_checkpoint:
-            found = checkpoint.chosen(run, resume_from_checkpoint)
-            if found is None:
-                raise InvalidInput("resume_from_checkpoint", str(run), "has no usable checkpoint")
-        elif checkpoint.checkpoints(run):
-            if not self.args.overwrite_output_dir:
+        """Train, or continue from a checkpoint: True takes the newest one that verifies.
+
+        A start that is refused changes nothing in the folder: it is opened when training begins.
+        """
+        run, found, self._begun = self.folder.path, None, False
+        wanted = resume_from_checkpoint
+        wanted = self.args.resume_from_checkpoint if wanted is None else wanted
+        with sole(run) if self.folder.writes else nullcontext():
+            if wanted:
+                found = checkpoint.chosen(run, wanted)
+                fix = "has no usable checkpoint"
+                require(found is not None, "resume_from_checkpoint", str(run), fix)
+            elif checkpoint.checkpoints(run):
                 fix = (
-                    f"holds a run; continue with {checkpoint.how_to_continue(run)}, begin anew "
-                    "with overwrite_output_dir=True (--overwrite-output-dir true), or choose "
-                    "another folder"
+                    f"holds checkpoints of another run; continue with "
+                    f"{checkpoint.how_to_continue(run)}, begin anew with overwrite_output_dir=True "
+                    "(--overwrite-output-dir true), or choose another folder"
                 )
-                raise InvalidInput("output_dir", str(run), fix)
-            self.accelerator.wait_for_everyone()  # all have seen the old ones
-            if self.is_world_process_zero():
-                checkpoint.remove_all(run)
-            self.accelerator.wait_for_everyone()
-        self._start(found)
-        with stop_on_signals(self):
-            start = None if found is None else str(found)
-            whole = WholeSteps(over=lambda: not self._waiting)
-            self.add_callback(whole)  # the last one, so that none can end a step halfway
-            try:
-                result = super().train(start, trial, ignore_keys_for_eval)
-            except torch.OutOfMemoryError as error:
-                raise self._out_of_memory(error) from error
-            finally:
-                self.remove_callback(whole)
-                self.policy.close()
-        self._flush()
+                require(self.args.overwrite_output_dir, "output_dir", str(run), fix)
+            self._start(found)
+            on_start = self.args.eval_on_start
+            with stop_on_signals(self) as stop:
+                start = None if found is None else str(found)
+                whole = WholeSteps(over=lambda: not self._waiting)
+                self.add_callback(whole)  # the last one, so that none can end a step halfway
+                try:
+                    result = super().train(start, trial, ignore_keys_for_eval)
+                except InvalidInput:
+                    raise
+                except torch.OutOfMemoryError as error:
+                    raise self._out_of_memory(error) from error
+                except Exception:
+                    with nullcontext() if self._begun else self.args.refusals():
+                        raise
+                finally:
+                    self.args.eval_on_start = on_start
+                    self.remove_callback(whole)
+                    self.policy.close()
+            self._flush()
+        self.stopped_by = stop.asked if self.state.global_step < self.args.max_steps else 0
         if self._unscored.exceeded:
             raise self._unscored.error(str(run))
         return result
 
+    def create_optimizer(self, model: Any = None) -> Any:
+        """Trainer's, with a line for what it cannot build."""
+        with self.args.refusals(usual="optim"):
+            return super().create_optimizer(model)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Trainer's, with a line for what it cannot build."""
+        with self.args.refusals(usual="lr_scheduler_type"):
+            return super().create_scheduler(num_training_steps, optimizer)
+
     def _out_of_memory(self, error: torch.OutOfMemoryError) -> InvalidInput:
         """Which phase ran out, which setting helps, and what is left."""
-        kept = checkpoint.newest(self.folder.path)
-        saved = "no checkpoint was written yet"
-        if kept is not None:
-            how = checkpoint.how_to_continue(self.folder.path)
-            saved = f"{kept} is intact: continue with {how}"
+        saved = self._kept()
         field, fix = KNOBS.get(self._phases.now, KNOBS["train"])
         line = str(error).partition("\n")[0].partition(". GPU")[0]
         phase = self._phases.now or "the optimiser's step"
         fix = f"out of memory in {phase} ({line}): {fix}; `dare plan` shows what fits; {saved}"
         return InvalidInput(field, getattr(self.args, field), fix)
+
+    def _kept(self) -> str:
+        kept = checkpoint.newest(self.folder.path)
+        if kept is None:
+            return "no checkpoint was written yet"
+        return f"{kept} is intact: continue with {checkpoint.how_to_continue(self.folder.path)}"
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """A clock: one tick a micro-batch. What a step trains on is planned when it begins."""
@@ -467,7 +523,10 @@ class DareTrainer(Trainer):
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
             raise InvalidInput("eval_dataset", None, "give a data set to evaluate on")
-        result = evaluate_policy(self, dataset)
+        given, store = self._held_out
+        if dataset is not given:
+            store = self._evaluation_stores(dataset)
+        result = evaluate_policy(self, store)
         step = 0 if self.curriculum is None else self.curriculum.step
         line = {"step": step, "generated_tokens_total": self._generated, **result}
         self.folder.append_evaluation(line)
@@ -536,22 +595,43 @@ class DareTrainer(Trainer):
         self.curriculum = self._build_curriculum(state)
         self._waiting = []  # of a step that an error cut short
         if state is not None:
-            self._generated = int(state["meta"]["generated_tokens_total"])
-            self._num_tokens = int(state["meta"]["num_tokens"])
-            self._unscored.load(state["meta"]["unscored"])
-            updates, then = self.args.updates_per_generation, state["meta"]["updates"]
+            meta = state["meta"]
+            fix = "was saved with save_only_model: it has no optimiser to go on with"
+            require(not meta["model_only"], "resume_from_checkpoint", str(found), fix)
+            self._generated = int(meta["generated_tokens_total"])
+            self._num_tokens = int(meta["num_tokens"])
+            self._unscored.load(meta["unscored"])
+            updates, then = self.args.updates_per_generation, meta["updates"]
             fix = f"the run was saved with {then} updates a generation, now {updates}; keep them"
             require(updates == then, "num_iterations", self.args.num_iterations, fix)
-            self.folder.rewind(self.curriculum.step)
-        else:
-            self.folder.rewind(-1)
-            if self._generates_to_estimate:  # the first draw is an informed one too
-                self._generated += self.curriculum.refresh(None, 0)
-        if self.is_world_process_zero():
+            for name, now in self._optimiser().items():
+                then = meta["optimiser"].get(name)
+                fix = f"a resumed run goes on with its optimiser, and {name} was {then}; keep it, "
+                fix += f"or start another run from the weights: model = {found}"
+                require(now == then, name, getattr(self.args, name), fix)
+        elif self._generates_to_estimate:  # the first draw is an informed one too
+            self._generated += self.curriculum.refresh(None, 0)
+
+    def _optimiser(self) -> dict[str, Any]:
+        """Settings that are part of an optimiser's state: another value would go unheard."""
+        return {name: str(getattr(self.args, name)) for name in _OPTIMISER}
+
+    def _begin(self) -> None:
+        """All is loaded and allowed: open the folder, from the step that training starts at."""
+        self._begun = True
+        self.policy.updated()
+        resumes = self.state.global_step > 0
+        if self.folder.writes:
+            checkpoint.set_aside(self.folder.path, self.state.global_step)
             checkpoint.rotate(self.folder.path, None)
-        self.folder.write_config(self._resolved())
+        self.folder.rewind(self._live().step if resumes else -1)
+        self.folder.write_yaml("config.yaml", self._resolved())
+        if self.recipe is not None:
+            self.folder.write_yaml("recipe.yaml", self.recipe)
         shown = [prompt_text(record["prompt"]) for record in self.store.records]
         self.folder.write_table({"id": self.store.table.ids(), "prompt": shown}, "prompts.parquet")
+        if resumes:  # an evaluation more would make the curve another one
+            self.args.eval_on_start = False
 
     def first_plan(self) -> StepPlan:
         """What the first step would do; nothing is generated or written."""
@@ -598,20 +678,32 @@ class DareTrainer(Trainer):
             )
         try:
             super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if self.is_world_process_zero():
+                inner = stage / final.name
+                state = self._live().state_dict()
+                state["meta"]["generated_tokens_total"] = self._generated
+                state["meta"]["num_tokens"] = self._num_tokens
+                state["meta"]["unscored"] = self._unscored.state()
+                state["meta"]["updates"] = self.args.updates_per_generation
+                state["meta"]["optimiser"] = self._optimiser()
+                state["meta"]["model_only"] = self.args.save_only_model
+                save_state(state, inner / "curriculum")
+                checkpoint.seal(inner, final)
+                checkpoint.rotate(run, keep, self.state.best_global_step, saved=True)
+        except torch.OutOfMemoryError:
+            raise
+        # torch and safetensors have errors of their own for a disk that is full
+        except (OSError, RuntimeError, SafetensorError) as error:
+            shutil.rmtree(stage, ignore_errors=True)
+            free = shutil.disk_usage(run).free / 1e6
+            fix = (
+                f"{final.name} could not be written ({first_line(error)}; {free:,.0f} MB are free "
+                f"there); {self._kept()}"
+            )
+            raise InvalidInput("output_dir", str(run), fix) from error
         finally:
             self.args.output_dir, self.args.save_total_limit = str(run), keep
-        self.accelerator.wait_for_everyone()
-        if self.is_world_process_zero():
-            inner = stage / final.name
-            state = self._live().state_dict()
-            state["meta"]["generated_tokens_total"] = self._generated
-            state["meta"]["num_tokens"] = self._num_tokens
-            state["meta"]["unscored"] = self._unscored.state()
-            state["meta"]["updates"] = self.args.updates_per_generation
-            save_state(state, inner / "curriculum")
-            checkpoint.seal(inner, final)
-            best = self.state.best_global_step
-            checkpoint.rotate(run, keep, best)
         self.accelerator.wait_for_everyone()
 
     def _resolved(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dare.config.nested import hints_of, typed
 from dare.curriculum.estimators.build import wanted_scores
 from dare.errors import InvalidInput, require
 from dare.policy.gpus import Card
@@ -129,10 +130,7 @@ def recipe_shape(
 ) -> ModelShape:
     """The shape of a recipe's model, with these adapters or none, in the type it is loaded in."""
     model = recipe.get("model", "pocket")
-    if not isinstance(model, str) or not model:
-        raise InvalidInput("model", model, "name a folder, a hub id, or pocket")
-    if peft is not None and not isinstance(peft, Mapping):
-        raise InvalidInput("peft", peft, "is a mapping of LoRA's settings, as in {r: 16}")
+    require(model, "model", model, "name a folder, a hub id, or pocket")
     given = (recipe.get("training") or {}).get("model_init_kwargs") or {}
     usual = "bfloat16" if peft and mixed else "float32"  # as DareConfig.model_options has it
     return shape_of(model, peft, "auto" if model == "pocket" else given.get("dtype", usual))
@@ -149,7 +147,9 @@ def lora_shape(recipe: Mapping[str, Any], *, mixed: bool) -> ModelShape | None:
 def _settings(recipe: Mapping[str, Any]) -> tuple[DareConfig, dict[str, Any]]:
     """The run's settings, and those that depend on the device apart."""
     training = dict(recipe.get("training") or {})
+    hints = hints_of(DareConfig)
     apart = {name: training.pop(name, None) for name in (*_OF_THE_DEVICE, *_SHARDING)}
+    apart = {k: v if v is None else typed(hints[k], v, k) for k, v in apart.items()}
     training["use_cpu"] = True  # the plan itself runs on no device
     return resolved({**recipe, "training": training}), apart
 
