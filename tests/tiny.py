@@ -140,6 +140,7 @@ CLASSIC: dict[str, Any] = {
     "estimator.refresh_share": 0.1,
     "selection.name": "beta",
     "selection.eta": 0.2,
+    "advantage.thin_below": 0.0,
 }
 """Every part of the machinery at once: tiers, help, cold start, scores, the Beta draw."""
 
