@@ -178,6 +178,7 @@ def trainer(
     callbacks: Any = None,
     peft_config: Any = None,
     services: Any = None,
+    reward_processing_classes: Any = None,
     **changes: Any,
 ) -> DareTrainer:
     """A trainer on the tiny policy; `changes` are settings of DareConfig."""
@@ -191,6 +192,7 @@ def trainer(
         callbacks=callbacks,
         peft_config=peft_config,
         services=services,
+        reward_processing_classes=reward_processing_classes,
     )
 
 

@@ -158,6 +158,8 @@ def _list(rows: Any, of: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
+    from dare.report.text import legible
+
     # Whether a prompt was tried shows in the visits; without this column 80 columns suffice.
     names = [name for name in rows.column_names if name != "estimate"]
     table = Table(*names, box=None, padding=(0, 1, 0, 0))
@@ -165,7 +167,9 @@ def _list(rows: Any, of: int) -> RenderableType:
         cells = []
         for name in names:
             shown = f"{row[name]:.3f}" if isinstance(row[name], float) else str(row[name])
-            cells.append(Text(shown, style=_COLOURS.get(shown, "") if name == "tier" else ""))
+            cells.append(
+                Text(legible(shown), style=_COLOURS.get(shown, "") if name == "tier" else "")
+            )
         table.add_row(*cells)
     if rows.num_rows < of:
         table.caption = f"{of - rows.num_rows:,} more; --limit lists them, --out writes them all"

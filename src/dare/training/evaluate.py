@@ -9,7 +9,7 @@ import numpy as np
 from accelerate.utils import gather_object
 
 from dare.curriculum.rollouts import Finish
-from dare.evaluation.figures import Responses, by_group, with_problems
+from dare.evaluation.figures import Responses, by_group, mean_of, with_problems
 from dare.policy.generate import GenerationRequest
 from dare.policy.logprobs import Sampling
 from dare.training.prompts import PromptStore
@@ -42,23 +42,26 @@ def evaluate_policy(trainer: DareTrainer, store: PromptStore) -> dict[str, Any]:
         purpose="evaluate",
     )
     generated = trainer.policy.generate(request, sampling)
-    reward = trainer.collector.reward(rows[mine], generated.tokens, store)
+    scores = trainer.collector.judge(rows[mine], generated.tokens, store)
     local = [
-        (int(row), value, len(tokens), int(finish))
-        for row, value, tokens, finish in zip(
-            mine, reward, generated.tokens, generated.finish_R, strict=True
+        (int(row), value, len(tokens), int(finish), success)
+        for row, value, tokens, finish, success in zip(
+            mine, scores.reward, generated.tokens, generated.finish_R, scores.success, strict=True
         )
     ]
     everyone = gather_object(local) if trainer.accelerator.num_processes > 1 else local
     everyone.sort(key=lambda record: record[0])
+    reward = [value for _, value, _, _, _ in everyone]
     level = [store.table.levels[code] for code in store.table.level_P.tolist()]
     responses = Responses.from_lists(
         [int(rows[place]) for place, *_ in everyone],
-        [value for _, value, _, _ in everyone],
-        [size for _, _, size, _ in everyone],
-        [finish == Finish.LENGTH for *_, finish in everyone],
+        trainer.collector.believed(reward, [success for *_, success in everyone]),
+        [size for _, _, size, _, _ in everyone],
+        [finish == Finish.LENGTH for _, _, _, finish, _ in everyone],
     )
     return {
+        "reward": mean_of(np.array(reward, dtype=float)),
+        **trainer.collector.means(scores),
         **with_problems(responses),
         "problem_set": hashlib.sha256(" ".join(store.table.ids()).encode()).hexdigest()[:16],
         "by_level": by_group(responses, level, with_problems),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import shutil
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +17,7 @@ import transformers
 from accelerate.utils import AutocastKwargs, gather_object
 from packaging.version import Version
 from safetensors import SafetensorError
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
@@ -33,10 +33,11 @@ from dare.policy.generate import Generator
 from dare.policy.loss import LossInputs, clipped_loss
 from dare.policy.model import context_of, load, peak_memory_mb
 from dare.policy.policy import Policy
-from dare.rewards.calling import RewardFunction, Rewards
+from dare.rewards.calling import Rewards
+from dare.rewards.model import reward_functions
 from dare.state import load_state, save_state
 from dare.training import checkpoint
-from dare.training.callbacks import StepEnd, WholeSteps, stop_on_signals
+from dare.training.callbacks import StepEnd, WholeSteps, in_company, stop_on_signals
 from dare.training.collect import KNOBS, Collector, Phases
 from dare.training.config import DareConfig, first_line
 from dare.training.evaluate import evaluate_policy
@@ -70,11 +71,12 @@ class DareTrainer(Trainer):
     def __init__(
         self,
         model: Any,
-        reward_funcs: RewardFunction | Sequence[RewardFunction],
+        reward_funcs: Any,
         args: DareConfig | None = None,
         train_dataset: Any = None,
         eval_dataset: Any = None,
         processing_class: Any = None,
+        reward_processing_classes: Any = None,
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
         peft_config: Any = None,
@@ -90,7 +92,15 @@ class DareTrainer(Trainer):
         model, processing_class = load(model, processing_class, peft_config, args.seed, **options)
         if train_dataset is None:
             raise InvalidInput("train_dataset", None, "give a data set with a column 'prompt'")
-        self.rewards = Rewards(reward_funcs, args.reward_weights)
+        functions = reward_functions(
+            reward_funcs,
+            reward_processing_classes,
+            device=args.device,
+            batch_tokens=args.score_batch_tokens,
+        )
+        self.rewards = Rewards(
+            functions, args.reward_weights, args.success_rule, state=lambda: self.state
+        )
         context = context_of(model)
 
         def store_of(dataset: Any, field: str) -> PromptStore:
@@ -98,7 +108,7 @@ class DareTrainer(Trainer):
             columns = [name for name in store.records[0] if name != "prompt"]
             self.rewards.check_columns(columns)
             store.check_lengths(context, self.settings.max_tokens)
-            self.rewards.check_rows(store.records)
+            self.rewards.check_rows(store.records, store.table.dataset_row_P.tolist())
             return store
 
         self._store_of = store_of
@@ -128,6 +138,8 @@ class DareTrainer(Trainer):
         self.accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         self._rank, self._processes = rank, processes
+        if processes > 1 and self.accelerator.device.type == "cpu":  # transformers leaves it out
+            _set_pg_timeout(args.ddp_timeout_delta)
         self.policy = Policy(
             model.to(self.accelerator.device),
             processing_class,
@@ -201,7 +213,8 @@ class DareTrainer(Trainer):
                 raise InvalidInput("output_dir", str(run), fix)
             self._start(found)
             on_start = self.args.eval_on_start
-            with stop_on_signals(self) as stop:
+            company = in_company(self._processes, self._kept)
+            with stop_on_signals(self) as stop, company:
                 start = None if found is None else str(found)
                 whole = WholeSteps(over=lambda: not self._waiting)
                 self.add_callback(whole)  # the last one, so that none can end a step halfway
@@ -236,14 +249,15 @@ class DareTrainer(Trainer):
 
     def _out_of_memory(self, error: torch.OutOfMemoryError) -> InvalidInput:
         """Which phase ran out, which setting helps, and what is left."""
-        saved = self._kept()
         field, fix = KNOBS.get(self._phases.now, KNOBS["train"])
         line = str(error).partition("\n")[0].partition(". GPU")[0]
         phase = self._phases.now or "the optimiser's step"
-        fix = f"out of memory in {phase} ({line}): {fix}; `dare plan` shows what fits; {saved}"
+        fix = f"out of memory in {phase} ({line}): {fix}; `dare plan` shows what fits; "
+        fix += self._kept()
         return InvalidInput(field, getattr(self.args, field), fix)
 
     def _kept(self) -> str:
+        """What is left of a run that an error ends."""
         kept = checkpoint.newest(self.folder.path)
         if kept is None:
             return "no checkpoint was written yet"
@@ -312,6 +326,7 @@ class DareTrainer(Trainer):
         curriculum = self._live()
         self._phases, self._loss = Phases(), 0.0
         self._totals = {"clipped": 0.0, "kl": 0.0}
+        self.collector.logged = {}
         probes = 0
         while True:
             with self._phases.measure("plan"):
@@ -508,6 +523,7 @@ class DareTrainer(Trainer):
             **self._live().metrics(),
             "length": float(length.mean()) if len(length) else 0.0,
             "truncated": float((finish == 1).mean()) if len(length) else 0.0,
+            **self.collector.logged,
         }
         self._record["step"] = plan.step
         scored = rollouts.scored_R
@@ -534,6 +550,7 @@ class DareTrainer(Trainer):
             require(not meta["model_only"], "resume_from_checkpoint", str(found), fix)
             self._generated = int(meta["generated_tokens_total"])
             self._unscored.load(meta["unscored"])
+            self.collector.tells_success = bool(meta["tells_success"])
             updates, then = self.args.updates_per_generation, meta["updates"]
             fix = f"the run was saved with {then} updates a generation, now {updates}; keep them"
             require(updates == then, "num_iterations", self.args.num_iterations, fix)
@@ -615,6 +632,7 @@ class DareTrainer(Trainer):
                 state = self._live().state_dict()
                 state["meta"]["generated_tokens_total"] = self._generated
                 state["meta"]["unscored"] = self._unscored.state()
+                state["meta"]["tells_success"] = self.collector.tells_success
                 state["meta"]["updates"] = self.args.updates_per_generation
                 state["meta"]["optimiser"] = self._optimiser()
                 state["meta"]["model_only"] = self.args.save_only_model
