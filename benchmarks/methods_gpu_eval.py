@@ -75,7 +75,7 @@ def answered(trainer: DareTrainer, sets: Sequence[EvalSet]) -> Answered:
             texts[part],
             [tokens.tolist() for tokens in made.tokens[part]],
             {name: [row.get(name) for row in chosen.rows] for name in names},
-        )
+        ).success
         right = [value == 1.0 for value in values]
         figures[chosen.name] = {
             "accuracy": round(float(np.mean(right)), 4),

@@ -155,7 +155,9 @@ def test_init_train_report(tmp_path: Path, dare: Call) -> None:
     text = (tmp_path / "mine.yaml").read_text("utf-8")
     assert "300 rows; reward functions get" in text
     assert "# Memory" in text
-    code, shown, errors = dare("train", "mine.yaml", "--max-steps", "2", "--save-steps", "1")
+    code, shown, errors = dare(
+        "train", "mine.yaml", "--trust", "--max-steps", "2", "--save-steps", "1"
+    )
     assert code == 0, errors
     assert "dare report runs/mine" in shown
     assert dare("report", "runs/mine")[0] == 0
@@ -165,7 +167,7 @@ def test_init_train_report(tmp_path: Path, dare: Call) -> None:
     sys.modules.pop("scoring")
     sys.path[:] = [folder for folder in sys.path if folder != str(tmp_path)]
     data = f"{{path: {tmp_path / 'mine.jsonl'}, columns: {{prompt: question, answer: gold}}}}"
-    words = ["--resume", "../runs/mine", "--max-steps", "3", "--data", data]
+    words = ["--trust", "--resume", "../runs/mine", "--max-steps", "3", "--data", data]
     code, _, errors = dare("train", *words)
     assert code == 0, errors
 
@@ -196,9 +198,9 @@ def test_an_estimator_beside_the_recipe_is_found(tmp_path: Path, dare: Call) -> 
     (tmp_path / "apart" / "lies_beside.py").write_text(own, "utf-8")
     recipe = {**load_recipe("quickstart"), "curriculum": {"estimator.name": "lies_beside:Mine"}}
     (tmp_path / "apart" / "own.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
-    code, _, errors = dare("train", "apart/own.yaml", "--dry-run", *SMALL)
+    code, _, errors = dare("train", "apart/own.yaml", "--trust", "--dry-run", *SMALL)
     assert code == 0, errors
-    words = ["apart/own.yaml", "--dry-run", *SMALL]
+    words = ["apart/own.yaml", "--trust", "--dry-run", *SMALL]
     code, _, errors = dare("train", *words, "--reward", "absent:f")
     assert code == 2
     assert "absent" in errors

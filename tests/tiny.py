@@ -140,6 +140,7 @@ CLASSIC: dict[str, Any] = {
     "estimator.refresh_share": 0.1,
     "selection.name": "beta",
     "selection.eta": 0.2,
+    "advantage.thin_below": 0.0,
 }
 """Every part of the machinery at once: tiers, help, cold start, scores, the Beta draw."""
 
@@ -178,6 +179,7 @@ def trainer(
     callbacks: Any = None,
     peft_config: Any = None,
     services: Any = None,
+    reward_processing_classes: Any = None,
     **changes: Any,
 ) -> DareTrainer:
     """A trainer on the tiny policy; `changes` are settings of DareConfig."""
@@ -191,6 +193,7 @@ def trainer(
         callbacks=callbacks,
         peft_config=peft_config,
         services=services,
+        reward_processing_classes=reward_processing_classes,
     )
 
 

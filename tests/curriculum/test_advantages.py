@@ -237,6 +237,20 @@ def test_no_wrong_rollout_outranks_a_right_one(
         assert (np.diff(sign * shaped[kind][order]) >= 0).all()
 
 
+def test_shaping_has_the_scale_of_the_rewards() -> None:
+    """Rewards on another scale, with the same successes: the same advantages, and no overtaking."""
+    success, length = np.array([1.0, 1.0, 0.0, 0.0]), np.array([10, 5, 8, 2])
+    group, weight = np.zeros(4, int), np.full(4, 0.9)
+    plain = advantages(success, length, group, weight, TINY).advantage_R
+    other = advantages(40 * success - 30, length, group, weight, TINY, success).advantage_R
+    np.testing.assert_allclose(plain, other, atol=1e-9)
+    near = np.array([0.52, 0.9, 0.5, 0.1])  # right from 0.52 on
+    for sign in (-1, 1):
+        shaped = shape(near, length, group, sign * weight, success)
+        assert shaped[:2].min() > shaped[2:].max()
+    np.testing.assert_array_equal(shape(near, length, group, weight, 1 - success), near)
+
+
 def test_t_max_is_the_longest_of_the_group_and_not_of_the_batch() -> None:
     reward = np.ones(4)
     length, group = np.array([10, 5, 1000, 500]), np.array([0, 0, 1, 1])

@@ -382,17 +382,17 @@ def test_unseen_prompts_reach_their_share_beside_the_uniform_part(coverage: floa
     assert unseen >= explore_share(config, float(seen.mean())) - 0.02
 
 
-@given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 50), st.floats(1, 20))
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 50))
 @examples(60)
 def test_the_unseen_share_makes_up_for_what_the_seen_prompts_lack(
-    a: float, b: float, supply: float, rest: float
+    a: float, b: float, supply: float
 ) -> None:
     floor, start = sorted((a, b))
-    config = SelectionConfig(explore_floor=floor, explore_start=start, rest=rest)
+    config = SelectionConfig(explore_floor=floor, explore_start=start)
     share = explore_share(config, 0.5, supply)
     assert floor <= share <= start
     assert explore_share(config, 0.5, 0.0) == start
-    assert explore_share(config, 0.5, rest) == floor
+    assert explore_share(config, 0.5, 8.0) == floor
     assert share >= explore_share(config, 0.5, supply + 1.0)
 
 

@@ -85,7 +85,7 @@ def test_the_tests_of_a_prepared_file_reach_the_reward(tmp_path, monkeypatch):
     wrong = [f"```python\ndef add(x):\n    return x - {n + 1}\n```" for n in numbers]
     columns = trainer.store.columns(places)
     for texts, reward in ((right, 1.0), (wrong, 0.0)):
-        found = trainer.rewards(prompts, texts, [[] for _ in texts], columns)
+        found = trainer.rewards(prompts, texts, [[] for _ in texts], columns).reward
         assert found == [reward] * len(rows)
     trainer.train()
     step = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])

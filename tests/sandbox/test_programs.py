@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from programs import honest_failures, hostile_failures
 
+import dare
 from dare.sandbox import Ended, Job, Limits, Sandbox, probe
 from dare.sandbox.inside import calls
 from dare.sandbox.inside.paths import open_to_all
@@ -54,12 +55,17 @@ def test_all_programs_as_an_ordinary_user(backend: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-P", str(Path(__file__).with_name("programs.py")), backend],
         cwd="/",
-        env={"PATH": "/usr/bin:/bin", "SECRET_TOKEN": "SECRET", "PYTHONDONTWRITEBYTECODE": "1"},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "SECRET_TOKEN": "SECRET",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": str(Path(dare.__file__).parents[1]),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         preexec_fn=_become_nobody,
     )
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors.decode()
     assert json.loads(output) == []
 

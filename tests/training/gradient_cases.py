@@ -40,6 +40,12 @@ CASES: dict[str, dict[str, Any]] = {
     "think longer": {"hint_conditioning": "hinted", "curriculum": {"hard.extra": "think"}},
     "kl": {**_FAR, "beta": 0.1, "per_device_train_batch_size": 24},
     "unscored": {"reward": tiny.patchy},
+    "thinned": {"curriculum": {"advantage.thin_below": 1.2}, "reward": tiny.patchy},
+    "thinned replay": {
+        **_REPLAY,
+        "beta": 0.1,
+        "curriculum": {"fresh_share": 0.5, "advantage.thin_below": 0.9},
+    },
     "paper": {"preset": "paper"},
     "grpo": {**_FAR, "preset": "grpo", "beta": 0.1, "per_device_train_batch_size": 12},
     "all": {

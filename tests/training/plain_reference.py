@@ -19,6 +19,7 @@ from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
 import tiny
+from dare.curriculum.arrays import keyed_rng
 from dare.templates import load_template
 
 PLAIN, THINK, HINTED = 0, 1, 2
@@ -63,6 +64,8 @@ class Step:
     groups: list[Group]
     ratios: list[float]
     selection: list[tuple[str, float, int]]
+    thinned: int = 0
+    """Rollouts whose small advantage was drawn to count nothing."""
 
     def distance(self) -> float:
         """The largest difference of any entry of the gradient."""
@@ -139,27 +142,35 @@ def objective(
     args: Any,
     longest: int,
     treated: Collection[str],
+    lots: list[float],
     part: Collection[int] | None = None,
     parts: int = 1,
 ) -> dict[str, Any]:
     """METHOD 8, literally, or one of its variants; leaves the gradient in the model's parameters.
 
-    `part` names the rows of one of `parts` mini-batches; without it they are all of them.
+    `lots` are the draws that thin small advantages, one a row. `part` names the rows of one of
+    `parts` mini-batches; without it they are all of them.
     """
     model.zero_grad()
     temperature, beta = args.temperature, args.beta
     alone = args.curriculum_config().advantage.shape_alone
+    below = args.curriculum_config().advantage.thin_below
     found = [(group, advantages(group, treated, alone)) for group in groups]
     found = [(group, values) for group, values in found if any(v is not None for v in values)]
     usable = [group for group, _ in found]
     weight_of = weights(usable, args, longest)
     loss = clipped = kl = mass = 0.0
+    thinned = 0
     ratios: list[float] = []
     for group, values in found:
         low, high = CLIP[tier(group.difficulty, treated)]
         for rollout, advantage in zip(group.rollouts, values, strict=True):
             if advantage is None or rollout.row not in weight_of:
                 continue
+            if abs(advantage) < below:
+                lost = lots[rollout.row] * below >= abs(advantage)
+                thinned += lost and advantage != 0.0
+                advantage = 0.0 if lost else math.copysign(below, advantage)
             weight = parts * weight_of[rollout.row]
             mass += weight * len(rollout.response) / parts
             if part is not None and rollout.row not in part:
@@ -192,7 +203,7 @@ def objective(
         for name, value in model.named_parameters()
     }
     shares = {"clipped": clipped / mass, "kl": kl / mass}
-    return {"loss": loss, "gradient": gradient, "ratios": ratios, **shares}
+    return {"loss": loss, "gradient": gradient, "ratios": ratios, "thinned": thinned, **shares}
 
 
 class Witness(TrainerCallback):
@@ -207,6 +218,7 @@ class Witness(TrainerCallback):
         self.steps: list[Step] = []
         self._groups: list[Group] = []
         self._parts: list[set[int]] = []
+        self._lots: list[float] = []
         self._selection: list[tuple[str, float, int]] = []
         self._sampled: dict[tuple[int, ...], tuple[Any, list[int]]] = {}
 
@@ -284,6 +296,8 @@ class Witness(TrainerCallback):
             for place, rollout in enumerate(old):
                 rollout.row = len(rollouts) + place
             self._groups = [*groups.values(), *replayed]
+            lots = keyed_rng(self.trainer.settings.seed, plan.step, "thin")
+            self._lots = lots.random(len(rollouts) + len(old)).tolist()
 
     def _behaviour(self, key: tuple[int, ...], response: list[int]) -> list[float]:
         """Log-probs under the weights and the prompt that a response was sampled from."""
@@ -336,7 +350,9 @@ class Witness(TrainerCallback):
         if args.steps_per_generation:
             parts = args.steps_per_generation // args.gradient_accumulation_steps
         part = self._parts.pop(0) if parts > 1 else None
-        found = objective(model, self._start, self._groups, args, longest, treated, part, parts)
+        found = objective(
+            model, self._start, self._groups, args, longest, treated, self._lots, part, parts
+        )
         self.steps.append(
             Step(
                 found["loss"],
@@ -347,5 +363,6 @@ class Witness(TrainerCallback):
                 self._groups,
                 found["ratios"],
                 self._selection,
+                found["thinned"],
             )
         )

@@ -103,8 +103,19 @@ def failing(completions: list[str], **_: Any) -> list[float]:
 
 def test_a_reward_function_that_raises_is_named_with_its_error(tmp_path: Path) -> None:
     error = refused("failing", tmp_path, train=True, reward=failing)
+    line = failing.__code__.co_firstlineno + 1
     assert "the sandbox is gone" in str(error)
+    assert f"{__file__}, line {line}" in error.fix
     assert isinstance(error.__cause__, RuntimeError)
+
+
+class Hostile:
+    """Raises whatever it is asked."""
+
+    def _refuse(self) -> Any:
+        raise RuntimeError("never")
+
+    __float__ = __len__ = __iter__ = __repr__ = _refuse
 
 
 @pytest.mark.parametrize(
@@ -115,8 +126,10 @@ def test_a_reward_function_that_raises_is_named_with_its_error(tmp_path: Path) -
         ("one number", lambda count: 1.0),
         ("nothing", lambda count: None),
         ("nan", lambda count: [float("nan")] * count),
-        ("above 1", lambda count: [2.0] * count),
-        ("below 0", lambda count: [-0.5] * count),
+        ("too large for a float", lambda count: [10**400] * count),
+        ("too large to be squared", lambda count: [1e200] * count),
+        ("no number inside", lambda count: [Hostile()] * count),
+        ("no length", lambda count: Hostile()),
         ("infinite", lambda count: [float("inf")] * count),
         ("words", lambda count: ["yes"] * count),
         ("numbers as words", lambda count: ["1.0"] * count),
@@ -165,7 +178,7 @@ def test_what_cannot_be_called_is_no_reward_function(reward: Any, tmp_path: Path
     refused("reward_funcs", tmp_path, reward=reward)
 
 
-@pytest.mark.parametrize("weights", [[1.0], [0.0, 0.0], [2.0, -1.0]])
+@pytest.mark.parametrize("weights", [[1.0], [0.0, 0.0], [2.0, float("nan")]])
 def test_reward_weights_that_do_not_fit(weights: list[float], tmp_path: Path) -> None:
     refused(
         "reward_weights",

@@ -35,6 +35,7 @@ def exercised(case: str, steps: list[Step], accumulation: int) -> dict[str, bool
         "hints": helped[HINTED] > 0,
         "think longer": helped[THINK] > 0,
         "unscored": unscored,
+        "thinned": sum(step.thinned for step in steps) >= 4,
         "cut off": any(r.cut for step in steps for g in step.groups for r in g.rollouts),
         # A fresh rollout that was trained on already is no longer of the policy that drew it.
         "drift within a step": max(abs(r - 1.0) for r in by_step(case, steps)[0][-1].ratios) > 0.2,
@@ -48,6 +49,8 @@ def exercised(case: str, steps: list[Step], accumulation: int) -> dict[str, bool
         "think longer": ["think longer"],
         "kl": ["three tiers", "divergence"],
         "unscored": ["three tiers", "unscored"],
+        "thinned": ["three tiers", "unscored", "thinned"],
+        "thinned replay": ["three tiers", "replay", "thinned", "divergence"],
         "paper": ["three tiers", "hints"],
         "grpo": ["one tier", "divergence", "accumulation 4"],
         "all": [

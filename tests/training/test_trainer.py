@@ -273,7 +273,7 @@ def test_several_reward_functions_are_weighed(tmp_path: Path) -> None:
 
     trainer = tiny.trainer(tmp_path, reward=[ones, zeros], reward_weights=[1.0, 3.0], max_steps=1)
     trainer.train()
-    assert tiny.lines(tmp_path / "metrics.jsonl")[0]["reward"] == pytest.approx(0.25)
+    assert tiny.lines(tmp_path / "metrics.jsonl")[0]["reward"] == pytest.approx(1.0)
 
 
 def test_the_seed_decides(tmp_path: Path) -> None:

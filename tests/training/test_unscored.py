@@ -36,7 +36,7 @@ class Flaky:
 
     def __init__(self, hang: float, crash: float, kill_at: int | None = None) -> None:
         self.verifier = MathVerifier()
-        self.verifier.pool.wall_s = 0.5
+        self.verifier.pool.limit_s = 0.5
         self._shares, self._kill_at, self.calls = (hang, crash), kill_at, 0
         self.none: list[list[bool]] = []
 
@@ -127,7 +127,7 @@ def test_a_killed_pool_costs_at_most_the_rows_in_flight(tmp_path: Path) -> None:
 def test_the_run_stops_with_a_message_and_goes_on_when_mended(tmp_path: Path) -> None:
     settings = {"max_steps": 8, "unscored_window": 3, "save_strategy": "no", "rollout_budget": 64}
     trainer = tiny.trainer(tmp_path, reward=tiny.patchy, **settings)
-    with pytest.raises(TooManyUnscored, match=r"of the last 3 steps.*unscored_limit = 5\.0%"):
+    with pytest.raises(TooManyUnscored, match=r"unscored_limit = 0\.05: .*of the last 3 steps"):
         trainer.train()
     assert trainer.state.global_step == 3
     assert len(checkpoints(tmp_path)) == 1
@@ -167,5 +167,6 @@ def test_golds_that_cannot_be_right_are_named_at_load_time(
     with caplog.at_level(logging.WARNING):
         trainer = tiny.trainer(tmp_path, reward=math_reward, data=data)
     bad = [row for row, record in enumerate(trainer.store.records) if "frac" in record["answer"]]
-    assert f"row {bad[0]} cannot be scored" in caplog.text
+    assert bad != [2]  # the table has an order of its own; the message speaks of the data's
+    assert "row 2 cannot be scored" in caplog.text
     assert len([line for line in caplog.messages if "cannot be scored" in line]) == 1

@@ -76,7 +76,9 @@ def present(
 
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
+    from dare.report.text import legible
     from dare.study.output import tables_of, write_comparison
 
     if json:
@@ -86,10 +88,12 @@ def present(
         for table in tables_of(figures, fields):
             shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
             for place, name in enumerate(table.head):
-                shown.add_column(name, overflow="fold", justify="right" if place else "left")
+                shown.add_column(
+                    Text(legible(name)), overflow="fold", justify="right" if place else "left"
+                )
             for row in table.rows:
-                shown.add_row(*row)
-            console.print(f"\n[bold]{table.title}[/bold]")
+                shown.add_row(*(Text(legible(cell)) for cell in row))
+            console.print(Text(f"\n{legible(table.title)}", style="bold"))
             console.print(shown)
     if out is not None:
         written, reason = write_comparison(figures, out, fields)

@@ -27,8 +27,8 @@ def text_of(completion):
 
 _RECIPE = """\
 # {about}
-# Next: dare train {out} --dry-run  (what the first step would do)
-#       dare train {out}
+# Next: dare train {out}{trust} --dry-run  (what the first step would do)
+#       dare train {out}{trust}
 #       dare report {run}  (also while it runs: --serve)
 # All keys: dare recipe --explain
 {memory}
@@ -138,10 +138,12 @@ def init(
     steps = -(-3 * len(rows) * 8 // budget) if rows else 200
     begun = _begin_reward(reward, path.parent, rows)
     run = f"runs/{path.stem}"
+    trust = " --trust" if ":" in reward else ""  # the recipe runs code of your own
     shown = yaml.safe_dump(source, default_flow_style=True, width=1000).partition("\n...")[0]
     text = _RECIPE.format(
         about=f"{model} on {data}, scored by {reward}.",
         out=out,
+        trust=trust,
         run=run,
         memory="{memory}",
         model=model,
@@ -162,7 +164,9 @@ def init(
     memory = _memory(yaml.safe_load(text.replace("{memory}", "")), gpu)
     path.write_text(text.replace("{memory}", memory), encoding="utf-8")
     typer.echo(f"wrote {out}{f' and {begun}, the reward to fill in' if begun else ''}")
-    typer.echo(f"next: dare train {out} --dry-run; dare train {out}; dare report {run}")
+    typer.echo(
+        f"next: dare train {out}{trust} --dry-run; dare train {out}{trust}; dare report {run}"
+    )
 
 
 def _described(rows: list[dict[str, Any]]) -> str:

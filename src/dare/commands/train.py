@@ -19,6 +19,9 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what the first step would do, and stop.")
     ] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run the code that the recipe names; read it first.")
+    ] = False,
 ) -> None:
     """Train a policy.
 
@@ -35,13 +38,16 @@ def train(
 
     from dare.errors import InvalidInput, require
     from dare.training.progress import RichProgress
-    from dare.training.recipe import build, change, load_recipe
+    from dare.training.recipe import build, change, load_recipe, own_code
 
     logging.disable_progress_bar()
     named, options = split_options([*([recipe] if recipe else []), *context.args], default="")
     recipe = named or "quickstart"
     if resume is None:
-        settings = change(load_recipe(recipe), options)
+        own = load_recipe(recipe)
+        if not trust:
+            ask_for_trust(recipe, own)
+        settings = change(own, options)
     else:
         if not (Path(resume) / "recipe.yaml").is_file():
             fix = "has no recipe.yaml; a script's own: trainer.train(resume_from_checkpoint=True)"
@@ -49,6 +55,8 @@ def train(
         require(not named, "recipe", named, "a run is resumed with its own recipe; leave it out")
         recipe = Path(resume).resolve().name
         kept = load_recipe(str(Path(resume) / "recipe.yaml"))
+        if own_code(kept):  # what it was started with here; a stranger's folder is another matter
+            typer.echo(f"runs code that its recipe names: {', '.join(own_code(kept))}", err=True)
         settings = change(kept, options)
         for part in ("model", "peft"):
             fix = f"a resumed run goes on with its own ({kept.get(part)!r}); start another run"
@@ -87,6 +95,22 @@ def train(
     )
 
 
+def ask_for_trust(name: str, recipe: dict[str, Any]) -> None:
+    """Before a file's own code is imported; what the command line names is the user's word."""
+    import sys
+
+    from dare.errors import InvalidInput
+    from dare.report.text import legible
+    from dare.training.recipe import own_code
+
+    code = ", ".join(own_code(recipe))
+    if code and not (
+        sys.stdin.isatty() and typer.confirm(f"{legible(name)} runs {legible(code)}. Go on?")
+    ):
+        fix = f"runs code that it names ({code}), even on --dry-run: read it, then add --trust"
+        raise InvalidInput("recipe", name, fix)
+
+
 def split_options(words: list[str], default: str = "quickstart") -> tuple[str, list[str]]:
     """The recipe and the `--name value` options among the words, in whichever order they came."""
     from dare.errors import require
@@ -110,6 +134,9 @@ def show_plan(trainer: Any) -> None:
     """The resolved plan of the first step; nothing is written or trained."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
+
+    from dare.report.text import legible
 
     plan = trainer.first_plan()
     console = Console()
@@ -128,8 +155,8 @@ def show_plan(trainer: Any) -> None:
         text = str(trainer.store.records[row]["prompt"]).replace("\n", " ")
         clip = f"{1 - plan.clip_low_P[place]:.1f} - {1 + plan.clip_high_P[place]:.1f}"
         table.add_row(
-            text[:48],
-            prompts.levels[prompts.level_P[row]],
+            Text(legible(text[:48])),
+            Text(legible(str(prompts.levels[prompts.level_P[row]]))),
             names[plan.tier_P[place]],
             f"{plan.difficulty_P[place]:.2f}",
             str(int(plan.group_size_P[place])),

@@ -36,8 +36,7 @@ class SelectionConfig:
     `release` is 1 / (1 + (seen / prompts of a step)^2), the authors' code, without a floor.
     `fixed` keeps `explore_start` (MoPPS), `off` draws seen and unseen alike (the paper)."""
     rest: float = 4.0
-    """Steps that a drawn prompt rests (`value`; fewer where prompts are few), or should rest on
-    average (`supply`, which counts how many prompts a step that leaves)."""
+    """Steps that a drawn prompt rests under `value`; fewer where prompts are few."""
 
     def __post_init__(self) -> None:
         sharp, price = self.sharpness, self.per_token

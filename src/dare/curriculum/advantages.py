@@ -11,21 +11,35 @@ from dare.curriculum.arrays import Array
 from dare.errors import require
 
 
-def shape(reward_R: Array, length_R: Array, group_R: Array, weight_R: Array) -> Array:
-    """Length terms on top of the outcome (Eqs. 8 and 9), T_max being the group's longest rollout.
+def shape(
+    reward_R: Array,
+    length_R: Array,
+    group_R: Array,
+    weight_R: Array,
+    success_R: Array | None = None,
+) -> Array:
+    """Length terms on top of the reward (Eqs. 8 and 9), T_max being the group's longest rollout.
 
     weight < 0 (easy): right rollouts pay |weight| len/T_max. weight > 0 (hard): wrong ones gain
-    it. With |weight| < 1 a right rollout stays above every wrong one of its group.
+    it. The unit is the gap between the group's right and wrong rewards, 1 where there is no such
+    gap to keep: with |weight| < 1 a right rollout stays above every wrong one of its group.
     """
     reward = np.asarray(reward_R, dtype=np.float64)
+    success = reward if success_R is None else success_R
+    right, wrong = success == 1.0, success == 0.0
     heaviest = float(np.abs(weight_R).max(initial=0.0))
     require(heaviest < 1, "weight", heaviest, "lambda must be below 1")
     groups = int(group_R.max(initial=-1)) + 1
     longest = np.zeros(groups)
     np.maximum.at(longest, group_R, length_R)
     share = length_R / np.maximum(longest[group_R], 1.0)
-    paid = np.where(weight_R < 0, reward == 1.0, reward == 0.0)
-    return reward + np.where(paid, weight_R * share, 0.0)
+    lowest, highest = np.full(groups, np.inf), np.full(groups, -np.inf)
+    np.minimum.at(lowest, group_R[right], reward[right])
+    np.maximum.at(highest, group_R[wrong], reward[wrong])
+    gap = np.maximum(lowest - highest, 0.0)
+    unit = np.where(np.isfinite(gap), gap, 1.0)[group_R]
+    paid = np.where(weight_R < 0, right, wrong)
+    return reward + np.where(paid, weight_R * share * unit, 0.0)
 
 
 @dataclass(frozen=True)
@@ -46,11 +60,13 @@ def advantages(
     group_R: Array,
     weight_R: Array,
     settings: AdvantageConfig,
+    success_R: Array | None = None,
 ) -> Advantages:
     """(shaped - mean of the group) / (std + std_floor), all std with ddof 0.
 
     `settings.scale_rewards` says whose std, as in TRL: the group's, that of all rewards of the
     batch, or none (no division). A group of equal raw rewards gets 0 unless `shape_alone`.
+    `success_R` says which rollouts are right and wrong where their rewards do not.
     Unscored rollouts (NaN) get 0 and do not enter any mean or deviation.
     """
     reward = np.asarray(reward_R, dtype=np.float64)
@@ -58,7 +74,8 @@ def advantages(
     groups = int(group_R.max(initial=-1)) + 1
     group = group_R[scored]
     shaped = np.full(len(reward), np.nan)
-    shaped[scored] = shape(reward[scored], length_R[scored], group, weight_R[scored])
+    success = (reward if success_R is None else success_R)[scored]
+    shaped[scored] = shape(reward[scored], length_R[scored], group, weight_R[scored], success)
     size = np.maximum(np.bincount(group, minlength=groups), 1)
     mean = np.bincount(group, weights=shaped[scored], minlength=groups) / size
     centred = shaped[scored] - mean[group]

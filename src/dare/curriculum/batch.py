@@ -67,6 +67,7 @@ def build_batch(
         group,
         tiers.shaping_weight(tier, difficulty),
         settings,
+        rollouts.success_R,
     )
     scored = rollouts.scored_R
     size = np.bincount(group, weights=scored, minlength=fresh_groups + len(group_ids))

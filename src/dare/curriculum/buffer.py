@@ -26,6 +26,7 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "step": np.int64,
     "replayed": np.int32,  # times that the group was trained on in a later step
     "reward": np.float32,
+    "success": np.float32,  # what came of it, for estimates; NaN: nobody can tell
     "behaviour": np.float64,  # total log-prob under the distribution sampled from; NaN: unknown
     "current": np.float64,  # the same under the policy of `scored_step`; -inf is legal
     "scored_step": np.int64,
@@ -80,7 +81,8 @@ class RolloutBuffer:
     @property
     def plain(self) -> Array:
         """True where a rollout may feed a difficulty estimate."""
-        return self._columns["conditioning"] == Conditioning.PLAIN
+        plain: Array = self._columns["conditioning"] == Conditioning.PLAIN
+        return plain & ~np.isnan(self._columns["success"])
 
     @property
     def has_behaviour(self) -> Array:
@@ -124,6 +126,7 @@ class RolloutBuffer:
             "step": np.full(count, step),
             "replayed": np.zeros(count),
             "reward": batch.reward_R[keep],
+            "success": batch.success_R[keep],
             "behaviour": total,
             "current": total,
             "scored_step": np.full(count, step),
@@ -209,6 +212,7 @@ class RolloutBuffer:
             reward_R=self._columns["reward"][index],
             conditioning_R=self._columns["conditioning"][index],
             finish_R=self._columns["finish"][index],
+            success_R=self._columns["success"][index],
         )
 
     def position(self, uid: Any) -> Array:

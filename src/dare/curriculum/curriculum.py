@@ -107,8 +107,9 @@ class Curriculum:
         errors = np.abs(predicted[outcome.prompt_Q] - outcome.failures_Q / outcome.trials_Q)
         self.buffer.count_replay(plan.replay, self.step)
         self.buffer.add(rollouts, self.step)
-        self.visits_P[outcome.prompt_Q] += 1
-        self.last_step_P[outcome.prompt_Q] = self.step
+        visited = np.unique(rollouts.prompt_R[rollouts.plain_R & rollouts.scored_R])
+        self.visits_P[visited] += 1
+        self.last_step_P[visited] = self.step
         if not self.cold_start.finished:
             self._learn_cold_start(plan, outcome)
         self.estimator.observe(outcome)
@@ -297,10 +298,10 @@ class Curriculum:
 
 
 def _outcome(rollouts: RolloutBatch, step: int) -> Outcome:
-    """Plain, scored rollouts counted per prompt."""
-    counted = rollouts.plain_R & rollouts.scored_R
+    """Plain rollouts of known success counted per prompt."""
+    counted = rollouts.evidence_R
     prompts, inverse = compact(rollouts.prompt_R[counted])
-    failure = 1.0 - rollouts.reward_R[counted].astype(np.float64)
+    failure = 1.0 - rollouts.success_R[counted].astype(np.float64)
     return Outcome(
         step=step,
         prompt_Q=prompts,

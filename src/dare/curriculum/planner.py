@@ -210,7 +210,7 @@ class Planner:
     def _successes(self, rows: Array) -> dict[int, int]:
         """Per prompt the position of its newest plain success in the buffer."""
         buffer = self._buffer
-        right = buffer.plain & (buffer["reward"] == 1.0)
+        right = buffer.plain & (buffer["success"] == 1.0)
         found = np.flatnonzero(right & np.isin(buffer["prompt"], rows))
         return dict(zip(buffer["prompt"][found].tolist(), found.tolist(), strict=True))
 

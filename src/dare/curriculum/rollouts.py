@@ -40,7 +40,9 @@ class RolloutBatch:
                         (temperature, nucleus, stop rules; for SNIS)
                         NaN in both marks log-probs that are not known yet: the update's own pass
                         finds them (`Curriculum.record_behaviour`)
-    reward_R            outcome in [0, 1]; NaN marks an unscored rollout
+    reward_R            what advantages are made of, a finite number; NaN marks an unscored rollout
+    success_R           the outcome in [0, 1] that difficulty is made of: the reward itself unless
+                        given; NaN where success cannot be told
     """
 
     prompt_R: Array
@@ -51,6 +53,11 @@ class RolloutBatch:
     reward_R: Array
     conditioning_R: Array
     finish_R: Array
+    success_R: Array = None  # type: ignore[assignment]  # the reward, see __post_init__
+
+    def __post_init__(self) -> None:
+        if self.success_R is None:
+            object.__setattr__(self, "success_R", self.reward_R)
 
     @classmethod
     def from_lists(
@@ -63,17 +70,22 @@ class RolloutBatch:
         total_logprob: Any = None,
         conditioning: Any = None,
         finish: Any = None,
+        success: Sequence[float | None] | None = None,
     ) -> RolloutBatch:
         """Check and pack per-rollout lists. A reward of None means unscored; NaN is an error.
 
+        Rewards lie in [0, 1] unless `success` says what came of each rollout (None: nobody knows).
         `logprobs` of None means that no log-probs are known yet. `total_logprob` defaults to the
         sum of `logprobs`, right only without nucleus or top-k.
         """
         prompt_R = to_numpy(prompt, np.int64, "prompt").reshape(-1)
         count = len(prompt_R)
-        reward_R = _rewards(reward)
+        reward_R = _numbers(reward, "reward", unit=success is None)
+        success_R = reward_R if success is None else _numbers(success, "success", unit=True)
+        success_R = np.where(np.isnan(reward_R), reward_R, success_R)
         lengths = np.array([len(row) for row in tokens], dtype=np.int64)
         require(len(reward_R) == count, "reward", len(reward_R), f"must have {count} entries")
+        require(len(success_R) == count, "success", len(success_R), f"must have {count} entries")
         require(len(lengths) == count, "tokens", len(lengths), f"must have {count} rollouts")
         flat = [to_numpy(row, np.int32, "tokens") for row in tokens]
         offsets = offsets_of(lengths)
@@ -92,6 +104,7 @@ class RolloutBatch:
             reward_R=reward_R,
             conditioning_R=_codes(conditioning, count, Conditioning, "conditioning"),
             finish_R=_codes(finish, count, Finish, "finish"),
+            success_R=success_R,
         )
 
     @classmethod
@@ -123,6 +136,11 @@ class RolloutBatch:
     def plain_R(self) -> Array:
         """True where the rollout was sampled from the bare prompt."""
         return self.conditioning_R == Conditioning.PLAIN
+
+    @property
+    def evidence_R(self) -> Array:
+        """True where the rollout says something of its prompt's difficulty."""
+        return self.plain_R & ~np.isnan(self.success_R)
 
     def response(self, row: int) -> Array:
         """Token ids of one rollout."""
@@ -174,17 +192,17 @@ def behaviour_of(
     return logprob, total
 
 
-def _rewards(reward: Sequence[float | None]) -> Array:
-    if hasattr(reward, "detach") or isinstance(reward, np.ndarray):
-        values = to_numpy(reward, np.float32, "reward").reshape(-1)
+def _numbers(given: Sequence[float | None], field: str, *, unit: bool) -> Array:
+    if hasattr(given, "detach") or isinstance(given, np.ndarray):
+        values = to_numpy(given, np.float32, field).reshape(-1)
         unscored = np.zeros(len(values), dtype=bool)
     else:
-        unscored = np.array([value is None for value in reward], dtype=bool)
-        filled = [0.0 if value is None else value for value in reward]
-        values = to_numpy(filled, np.float32, "reward").reshape(-1)
-    inside = (values >= 0) & (values <= 1)
-    fix = "must be in [0, 1], or None for an unscored rollout"
-    require(inside.all(), "reward", _first(values, ~inside), fix)
+        unscored = np.array([value is None for value in given], dtype=bool)
+        filled = [0.0 if value is None else value for value in given]
+        values = to_numpy(filled, np.float32, field).reshape(-1)
+    inside = (values >= 0) & (values <= 1) if unit else np.isfinite(values)
+    fix = f"must be {'in [0, 1]' if unit else 'finite'}, or None for an unscored rollout"
+    require(inside.all(), field, _first(values, ~inside), fix)
     return np.where(unscored, np.float32("nan"), values).astype(np.float32)
 
 

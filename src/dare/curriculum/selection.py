@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 _SUPPLY_SAMPLE = 8192
+_REST = 8.0  # steps that a prompt should rest on average under `explore: supply`
 _DENSE_BELOW = 8192  # prompts under which one pass over all is cheaper than being clever
 
 
@@ -52,7 +53,7 @@ def explore_share(
     """Share of the draw for unseen prompts, never below the floor.
 
     `supply` is the number of seen prompts worth drawing for each one that a step takes. With less
-    than `rest` of it the same few prompts would be drawn over and over: the share of unseen ones
+    than _REST of it the same few prompts would be drawn over and over: the share of unseen ones
     makes up for what is missing. `met` is the number of seen prompts for each one that a step
     takes.
     """
@@ -62,7 +63,7 @@ def explore_share(
         return 1.0 / (1.0 + met**2)
     if config.explore == "coverage":
         return max(config.explore_floor, config.explore_start * (1.0 - coverage))
-    share = 1.0 - supply / config.rest
+    share = 1.0 - supply / _REST
     return min(config.explore_start, max(config.explore_floor, share))
 
 

@@ -13,7 +13,7 @@ from dare.errors import InvalidInput, require
 if TYPE_CHECKING:
     from dare.curriculum.curriculum import Curriculum
 
-FORMAT = 7
+FORMAT = 8
 _BY_PROMPT = ("prompts/", "estimator/")
 _NOT_BY_PROMPT = ("estimator/memory_", "estimator/map_")
 

@@ -14,6 +14,7 @@ from dare.data.contamination import SHARE, N
 from dare.data.load import files_of, is_file
 from dare.data.schema import as_level, check_columns
 from dare.errors import InvalidInput, require, suggest
+from dare.report.text import load_yaml
 
 _CHOICES = {"by": ("ngrams", "text", "none"), "repeats": ("drop", "keep")}
 
@@ -211,7 +212,7 @@ def _yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InvalidInput("recipe", str(path), "there is no such file")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = load_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidInput("recipe", str(path), f"is not YAML: {error}") from None
     require(isinstance(values, dict), "recipe", str(path), "must be a mapping of settings")

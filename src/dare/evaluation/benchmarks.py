@@ -13,6 +13,7 @@ import yaml
 
 from dare.errors import InvalidInput, require, suggest
 from dare.evaluation.benchmark_file import beside, check_settings
+from dare.report.text import load_yaml
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
 
@@ -54,7 +55,7 @@ def benchmark(name: str) -> Benchmark:
         if not path.is_file():
             raise InvalidInput("--benchmarks", name, "there is no such file")
         try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+            values = load_yaml(path.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             fix = f"is not YAML: {' '.join(str(error).split())}"
             raise InvalidInput("--benchmarks", name, fix) from None

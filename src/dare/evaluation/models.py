@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from dare.errors import InvalidInput
+from dare.report.text import load_yaml
 
 if TYPE_CHECKING:
     from dare.policy.policy import Policy
@@ -97,7 +98,7 @@ def _trained_with(folder: Path) -> dict[str, Any]:
         path = place / "config.yaml"
         if path.is_file():
             try:
-                config = yaml.safe_load(path.read_text(encoding="utf-8"))
+                config = load_yaml(path.read_text(encoding="utf-8"))
                 training = config.get("training") if isinstance(config, dict) else None
             except (yaml.YAMLError, UnicodeDecodeError):
                 return {}

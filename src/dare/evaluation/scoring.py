@@ -47,10 +47,14 @@ def score(
         return [[] for _ in responses]
     rows = [problems[row] for row, _ in place]
     names = sorted({name for problem in rows for name in problem.columns})
-    values = Rewards(_reward(item), None)(
+    scored = Rewards(_reward(item))(
         [problem.prompt for problem in rows],
         [text for _, text in place],
         [[] for _ in place],
         {name: [problem.columns.get(name) for problem in rows] for name in names},
     )
+    values = scored.success
+    for reward, value in zip(scored.reward, values, strict=True):
+        fix = "a score of a benchmark must be in [0, 1]"
+        require(reward is None or value is not None, f"reward {item.reward}", reward, fix)
     return [[values[place[row, text]] for text in texts] for row, texts in enumerate(responses)]

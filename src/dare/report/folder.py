@@ -18,7 +18,7 @@ from dare.report import difficulty
 from dare.report.found import Found
 from dare.report.lines import Line, number, read_lines, values
 from dare.report.selections import Selections, read_selections
-from dare.report.text import legible
+from dare.report.text import legible, load_yaml
 
 WATCHED = (
     "config.yaml",
@@ -134,8 +134,7 @@ def _one_a_step(lines: list[Line]) -> list[Line]:
 
 def _config(path: Path) -> dict[str, Any]:
     try:
-        held = yaml.safe_load(path.read_text(encoding="utf-8"))
-        json.dumps(held, default=str, skipkeys=True)  # a tree, not a circle of anchors
+        held = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     # ValueError: a date that is none, say

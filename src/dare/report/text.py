@@ -1,10 +1,12 @@
-"""Text of strangers, made fit to be looked at."""
+"""Text of strangers, made fit to be looked at, and YAML of strangers, fit to be read."""
 
 from __future__ import annotations
 
 import json
 import re
 from typing import Any
+
+import yaml
 
 LONGEST = 6000
 _UNSEEN = re.compile(
@@ -39,6 +41,30 @@ def embedded(value: Any) -> str:
     """JSON that stands safely inside a script element: pure ASCII without <, > and &."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.translate(_ESCAPES)
+
+
+def load_yaml(text: str) -> Any:
+    """YAML as plain values; aliases that stand for far more than is written are a YAMLError."""
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _size(node, {}) > 10 * max(len(text), 100):
+            raise yaml.YAMLError("its aliases stand for far more than is written")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _size(node: yaml.Node, known: dict[int, float]) -> float:
+    """Values that a node stands for, written out; infinite for one that holds itself."""
+    if id(node) not in known:
+        known[id(node)] = float("inf")
+        held = node.value if isinstance(node, yaml.CollectionNode) else []
+        inside = [one for pair in held for one in (pair if isinstance(pair, tuple) else (pair,))]
+        known[id(node)] = 1 + sum(_size(one, known) for one in inside)
+    return known[id(node)]
 
 
 def _sign(match: re.Match[str]) -> str:

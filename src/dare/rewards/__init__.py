@@ -4,9 +4,12 @@ from dare.rewards.boxed import boxed_reward, last_boxed
 from dare.rewards.checks import check_math_golds
 from dare.rewards.gsm8k import gsm8k_reward
 from dare.rewards.math import math_reward
+from dare.rewards.math.reward import GOLD_COLUMNS
 
 __all__ = ["boxed_reward", "check_math_golds", "gsm8k_reward", "last_boxed", "math_reward"]
 
-# The trainer asks a reward function that has this attribute before anything is generated.
+# The trainer asks a reward function that has `check_rows` before anything is generated, and takes
+# None for a check that failed where the row has one of the columns that it `judges` by.
 for _function in (math_reward, gsm8k_reward):
     setattr(_function, "check_rows", check_math_golds)  # noqa: B010
+    setattr(_function, "judges", GOLD_COLUMNS)  # noqa: B010

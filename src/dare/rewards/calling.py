@@ -1,45 +1,89 @@
-"""Calling reward functions, and refusing what cannot be a reward."""
+"""Calling reward functions as TRL does, and refusing what cannot be a reward."""
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import inspect
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from dare.errors import InvalidInput, require
 
 _LOG = logging.getLogger(__name__)
+_LARGEST = 1e30  # rewards are kept in float32, and squared for a deviation
 
-RewardFunction = Callable[..., Sequence[float | None]]
+RewardFunction = Callable[..., Sequence[float | None] | Awaitable[Sequence[float | None]]]
+Values = list[float | None]
+
+
+@dataclass
+class Scored:
+    """What the functions said of some rollouts, one entry a rollout."""
+
+    reward: Values
+    """What is trained on; None where no function gave a value, or one failed."""
+    success: Values
+    """The outcome in [0, 1] that difficulty is made of; None where it cannot be told."""
+    by_function: dict[str, Values] = field(default_factory=dict)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    """What functions gave to `log_metric`."""
+    extra: dict[str, list[Any]] = field(default_factory=dict)
+    """What they gave to `log_extra`, a list with an entry a rollout."""
 
 
 class Rewards:
-    """One outcome in [0, 1] a rollout from one or more functions in TRL's style.
+    """One reward a rollout from one or more functions in TRL's style.
 
-    Each is called as f(prompts=..., completions=..., completion_ids=..., **columns) and returns
-    one number a rollout, or None where it could not score it. A rollout that any function leaves
-    unscored is unscored. Several functions are averaged by `weights`.
+    Each is called as f(prompts=..., completions=..., completion_ids=..., trainer_state=...,
+    log_metric=..., log_extra=..., **columns) and returns one number a rollout, or None where it
+    has nothing to say. The reward is the sum of what the functions gave, times their `weights`.
+    Coroutine functions run side by side. A function may name the columns that it `judges` by: None
+    for a row that has one of them is then a check that failed, and leaves the rollout unscored.
+
+    `success` is the rule for difficulty: a number that a reward must reach, or a function that is
+    also given `rewards`. Without one, rewards in [0, 1] are averaged by weight.
     """
 
     def __init__(
-        self, functions: RewardFunction | Sequence[RewardFunction], weights: list[float] | None
+        self,
+        functions: RewardFunction | Sequence[RewardFunction],
+        weights: Sequence[float] | None = None,
+        success: float | RewardFunction | None = None,
+        state: Callable[[], Any] = lambda: None,
     ) -> None:
-        self._functions = [functions] if callable(functions) else list(functions)
-        require(self._functions, "reward_funcs", functions, "give at least one reward function")
-        for function in self._functions:
+        given = [functions] if callable(functions) else list(functions)
+        require(given, "reward_funcs", functions, "give at least one reward function")
+        self._functions: dict[str, RewardFunction] = {}
+        for function in given:
             require(callable(function), "reward_funcs", function, "must be callable")
-        given = [1.0] * len(self._functions) if weights is None else list(weights)
-        count = len(self._functions)
-        require(len(given) == count, "reward_weights", given, f"must have {count} entries")
-        require(sum(given) > 0 and min(given) >= 0, "reward_weights", given, "must not be negative")
-        self._weights = [weight / sum(given) for weight in given]
+            name, count = _name(function), 1
+            while name in self._functions:
+                count += 1
+                name = f"{_name(function)}_{count}"
+            self._functions[name] = function
+        count = len(given)
+        self._weights = [1.0] * count if weights is None else [float(one) for one in weights]
+        proper = all(map(math.isfinite, self._weights)) and any(self._weights)
+        require(
+            len(self._weights) == count, "reward_weights", weights, f"must have {count} entries"
+        )
+        require(proper, "reward_weights", weights, "must be finite, and not all 0")
+        self.rule, self._state = success, state
 
     def check_columns(self, columns: Sequence[str]) -> None:
         """Refuse a function that needs a column that is not there, before anything is generated."""
-        known = {"prompts", "completions", "completion_ids", *columns}
-        for function in self._functions:
+        known = {"prompts", "completions", "completion_ids", "rewards", *columns}
+        known |= {"trainer_state", "log_metric", "log_extra"}
+        rule = {"success_threshold": self.rule} if callable(self.rule) else {}
+        for name, function in {**self._functions, **rule}.items():
             try:
                 parameters = inspect.signature(function).parameters.values()
             except (TypeError, ValueError):
@@ -50,14 +94,21 @@ class Rewards:
                 if needed and parameter.name not in known:
                     there = ", ".join(sorted(columns)) or "none"
                     fix = f"the data set has no such column; it has {there}"
-                    raise InvalidInput(f"{_name(function)}({parameter.name})", None, fix)
+                    raise InvalidInput(f"{name}({parameter.name})", None, fix)
 
-    def check_rows(self, records: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
-        """Rows that a function knows it cannot score, by its `check_rows(records)`; warned of."""
+    def check_rows(
+        self, records: Sequence[Mapping[str, Any]], rows: Sequence[int] | None = None
+    ) -> list[tuple[int, str]]:
+        """Rows that a function knows it cannot score, by its `check_rows(records)`; warned of.
+
+        `rows` says which row of the user's data each record was.
+        """
         found: list[tuple[int, str]] = []
-        for function in self._functions:
+        for function in self._functions.values():
             check = getattr(function, "check_rows", None)
             found += check(records) if check is not None else []
+        if rows is not None:
+            found = sorted((rows[place], reason) for place, reason in found)
         for row, reason in found[:10]:
             _LOG.warning("row %d cannot be scored: %s", row, reason)
         if len(found) > 10:
@@ -70,54 +121,174 @@ class Rewards:
         completions: Sequence[Any],
         completion_ids: Sequence[Any],
         columns: dict[str, list[Any]],
-    ) -> list[float | None]:
-        """One reward a rollout."""
-        total: list[float | None] = [0.0] * len(completions)
-        for function, weight in zip(self._functions, self._weights, strict=True):
-            values = self._call(function, prompts, completions, completion_ids, columns)
-            for place, value in enumerate(values):
-                before = total[place]
-                total[place] = None if value is None or before is None else before + weight * value
-        # Weights that sum to one may still reach 1 + 1e-16.
-        return [None if value is None else min(1.0, max(0.0, value)) for value in total]
-
-    def _call(
-        self,
-        function: RewardFunction,
-        prompts: Sequence[Any],
-        completions: Sequence[Any],
-        completion_ids: Sequence[Any],
-        columns: dict[str, list[Any]],
-    ) -> list[float | None]:
-        name = _name(function)
+    ) -> Scored:
+        """The reward of each rollout, and what came of it."""
+        given = {
+            **columns,  # first: a column of the data with one of these names must not win
+            "prompts": prompts,
+            "completions": completions,
+            "completion_ids": completion_ids,
+        }
+        scored = Scored([], [])
+        tools = self._tools(scored, len(completions))
+        answers: dict[str, Any] = {}
         try:
-            given = {
-                **columns,  # first: a column of the data with one of these names must not win
-                "prompts": prompts,
-                "completions": completions,
-                "completion_ids": completion_ids,
-            }
-            answer = function(**_accepted(function, given))
-        except Exception as error:
-            fix = "the reward function raised; return None for rollouts it cannot score"
-            raise InvalidInput(f"reward function {name}", repr(error), fix) from error
-        fix = f"must return a list with one reward for each of {len(completions)} rollouts"
-        listed = hasattr(answer, "__len__") and not isinstance(answer, (str, bytes, Mapping))
-        sized = listed and len(answer) == len(completions)
-        shown = len(answer) if hasattr(answer, "__len__") else answer
-        require(sized, f"reward function {name}", shown, fix)
-        values: list[float | None] = []
-        for place, value in enumerate(answer):
+            for name, function in self._functions.items():
+                answers[name] = _begin(name, function, given, tools)
+            for name, answer in answers.items():
+                found = _result(name, self._functions[name], answer)
+                scored.by_function[name] = _values(f"reward function {name}", found, completions)
+        finally:
+            for answer in answers.values():  # of use only where another function has failed
+                if isinstance(answer, _Pending):
+                    answer.future.cancel()
+        self._add_up(scored, columns, len(completions))
+        if callable(self.rule):
+            with_rewards = {**given, "rewards": scored.reward}
+            told = _begin("success_threshold", self.rule, with_rewards, tools)
+            told = _result("success_threshold", self.rule, told)
+            scored.success = _values("success_threshold", told, completions, most=1.0)
+        return scored
+
+    def _tools(self, scored: Scored, count: int) -> dict[str, Any]:
+        def log_metric(name: str, value: float) -> None:
+            number = _number(value)
+            require(number is not None, f"log_metric({name!r})", value, "must be a finite number")
+            scored.metrics.setdefault(str(name), []).append(number or 0.0)
+
+        def log_extra(column: str, values: Sequence[Any]) -> None:
+            size, fix = len(values), f"must have one value for each of {count} rollouts"
+            require(size == count, f"log_extra({column!r})", size, fix)
+            scored.extra[str(column)] = list(values)
+
+        return {"trainer_state": self._state(), "log_metric": log_metric, "log_extra": log_extra}
+
+    def _add_up(self, scored: Scored, columns: Mapping[str, Sequence[Any]], count: int) -> None:
+        """Rewards from the values of the functions, and success where no function tells it."""
+        values_of = scored.by_function.values()
+        weighted = list(zip(self._functions.values(), values_of, self._weights, strict=True))
+        for row in range(count):
+            values = [(weight, one[row]) for _, one, weight in weighted if weight]
+            pairs = [(weight, value) for weight, value in values if value is not None]
+            failed = any(
+                one[row] is None and _judges(function, columns, row)
+                for function, one, _ in weighted
+            )
+            if failed or not pairs:
+                scored.reward.append(None)
+                scored.success.append(None)
+                continue
+            reward = sum(weight * value for weight, value in pairs)
+            scored.reward.append(reward)
+            if isinstance(self.rule, (int, float)):
+                scored.success.append(float(reward >= self.rule))
+            elif all(weight > 0 and 0.0 <= value <= 1.0 for weight, value in pairs):
+                # Weights that sum to one may still reach 1 + 1e-16.
+                scored.success.append(min(1.0, reward / sum(weight for weight, _ in pairs)))
+            else:
+                scored.success.append(None)
+
+
+class _Pending:
+    """An awaitable answer, running on the loop that all calls share: clients may be kept on it."""
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def __init__(self, answer: Awaitable[Any]) -> None:
+        if _Pending._loop is None:
+            _Pending._loop = asyncio.new_event_loop()
+            threading.Thread(target=_Pending._loop.run_forever, daemon=True).start()
+
+        async def wait() -> Any:
             try:
-                words = isinstance(value, (str, bytes))
-                number = None if value is None else math.nan if words else float(value)
-            except (TypeError, ValueError):
-                number = math.nan
-            if number is not None and not (math.isfinite(number) and 0.0 <= number <= 1.0):
-                fix = "must be in [0, 1], or None where the rollout could not be scored"
-                raise InvalidInput(f"reward function {name}, rollout {place}", value, fix)
-            values.append(number)
-        return values
+                return await answer
+            except SystemExit as error:  # it would end the loop, and nobody would hear of it
+                raise RuntimeError(repr(error)) from error
+
+        self.future = asyncio.run_coroutine_threadsafe(wait(), _Pending._loop)
+
+
+def _begin(name: str, function: Any, given: dict[str, Any], tools: dict[str, Any]) -> Any:
+    """The function's answer, or one that is under way. It gets copies: what it does to a prompt or
+    a column must not reach the data."""
+    try:
+        answer = function(**_accepted(function, {**_copied(given), **tools}))
+        return _Pending(answer) if inspect.isawaitable(answer) else answer
+    except (KeyboardInterrupt, InvalidInput):
+        raise
+    except BaseException as error:  # sys.exit() too would end the run as if it were done
+        raise _raised(name, function, error) from error
+
+
+def _result(name: str, function: Any, answer: Any) -> Any:
+    if not isinstance(answer, _Pending):
+        return answer
+    try:
+        return answer.future.result()
+    except (KeyboardInterrupt, InvalidInput):
+        raise
+    except BaseException as error:
+        raise _raised(name, function, error) from error
+
+
+def _raised(name: str, function: Any, error: BaseException) -> InvalidInput:
+    """What the function raised, and where in its own file."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename != __file__]
+    code = getattr(_inner(function), "__code__", None)
+    own = [one for one in frames if code is not None and one.filename == code.co_filename]
+    place = (own or frames)[-1:]
+    where = "".join(f" in {one.filename}, line {one.lineno}" for one in place)
+    fix = f"was raised{where}; return None for rollouts that it cannot score"
+    return InvalidInput(f"reward function {name}", error, fix)
+
+
+def _values(field: str, answer: Any, rollouts: Sequence[Any], most: float | None = None) -> Values:
+    """The answer as numbers and None; refused unless there is one a rollout."""
+    listed: list[Any] | None = None
+    shown = answer
+    try:
+        if not isinstance(answer, (str, bytes, Mapping)):
+            shown = len(answer)
+            listed = list(answer) if shown == len(rollouts) else None
+    except Exception:  # of whatever class: it is no list
+        shown = answer
+    if listed is None:
+        fix = f"must return a list with one reward for each of {len(rollouts)} rollouts"
+        raise InvalidInput(field, shown, fix)
+    values: Values = []
+    for place, value in enumerate(listed):
+        number = None if value is None else _number(value)
+        wrong = value is not None and number is None
+        if wrong or (number is not None and most is not None and not 0 <= number <= most):
+            rng = "a finite number" if most is None else "in [0, 1]"
+            fix = f"must be {rng}, or None where there is nothing to say of the rollout"
+            raise InvalidInput(f"{field}, rollout {place}", value, fix)
+        values.append(number)
+    return values
+
+
+def _number(value: Any) -> float | None:
+    """The value as a finite number, None where it is none."""
+    try:
+        number = math.nan if isinstance(value, (str, bytes)) else float(value)
+    except Exception:  # objects of users raise what they like
+        return None
+    return number if abs(number) < _LARGEST else None
+
+
+def _judges(function: Any, columns: Mapping[str, Sequence[Any]], row: int) -> bool:
+    """Whether the row has something that the function promised to judge by."""
+    named = getattr(_inner(function), "judges", ())
+    return any(name in columns and columns[name][row] is not None for name in named)
+
+
+def _copied(value: Any) -> Any:
+    """Lists, dictionaries and arrays anew; what they hold at the bottom is shared."""
+    if isinstance(value, dict):
+        return {key: _copied(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_copied(one) for one in value]
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _accepted(function: RewardFunction, columns: dict[str, Any]) -> dict[str, Any]:
@@ -131,5 +302,12 @@ def _accepted(function: RewardFunction, columns: dict[str, Any]) -> dict[str, An
     return {name: values for name, values in columns.items() if name in parameters}
 
 
+def _inner(function: Any) -> Any:
+    """The function that a partial or a decorator with `wraps` stands for."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.unwrap(function) if callable(function) else function
+
+
 def _name(function: Any) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
+    return str(getattr(_inner(function), "__name__", type(function).__name__))

@@ -16,7 +16,7 @@ REWARDS = {
 }
 
 
-def reward_named(name: Any) -> Callable[..., Sequence[float | None]]:
+def reward_named(name: Any, field: str = "reward") -> Callable[..., Sequence[float | None]]:
     """A shipped reward by name, or `module:function` of your own."""
     if callable(name):
         return name
@@ -26,4 +26,4 @@ def reward_named(name: Any) -> Callable[..., Sequence[float | None]]:
         return found
     except (ImportError, AttributeError, ValueError) as error:
         fix = f"use one of {', '.join(REWARDS)}, or 'module:function' ({error})"
-        raise InvalidInput("reward", name, fix) from None
+        raise InvalidInput(field, name, fix) from None

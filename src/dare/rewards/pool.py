@@ -1,4 +1,4 @@
-"""A pool of killable worker processes: a wall limit per item, a memory limit, recycling.
+"""A pool of killable worker processes: a time limit per item, a memory limit, recycling.
 
     with WorkerPool("dare.rewards.math.worker") as pool:
         pool.run([{"gold": "1/2", "answer": "0.5"}])
@@ -7,6 +7,9 @@ Threads cannot be killed and signals reach only the main thread, so every item r
 Those are forked from a small server process (`pool_server`), never from the caller, which may hold
 a GPU and many threads. No thread and no signal handler runs here: any thread may call `run`, and a
 forked child starts a pool of its own.
+
+The limit counts an item's time on a processor or asleep, not its waiting for a processor: a busy
+machine takes longer and says the same.
 """
 
 from __future__ import annotations
@@ -32,14 +35,14 @@ class WorkerPool:
         module: str,
         *,
         workers: int | None = None,
-        wall_s: float = 2.0,
+        limit_s: float = 2.0,
         memory_mb: int = 1024,
         recycle: int = 500,
         spare: int = 48,
         start_s: float = 120.0,
     ) -> None:
         self.workers = workers or max(1, min(8, len(os.sched_getaffinity(0))))
-        self.wall_s, self.recycle, self.spare = wall_s, recycle, spare
+        self.limit_s, self.recycle, self.spare = limit_s, recycle, spare
         self.counts = dict.fromkeys(("items", "timeout", "crashed", "memory", "error", "down"), 0)
         self.counts |= {"forked": 0, "restarts": 0}
         self._module, self._memory_mb, self._start_s = module, memory_mb, start_s

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dare.rewards.pool_link import PoolBroken, PoolDown, Worker
+from dare.rewards.pool_link import Account, PoolBroken, PoolDown, Worker
 
 if TYPE_CHECKING:
     from dare.rewards.pool import WorkerPool
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SLOW_S = 0.1  # an item that takes longer no longer holds up the others: spare workers take over
-STARVED_S = 0.1  # of processor time: with less, an item at its limit gets half as much again,
-FEW = 3  # unless more than these are late, which then is their own doing
 LOW_S = 0.3  # and after this long it runs at lower priority, while others wait
+FEW = 3  # items may use their limit up; where more are late, each has
+LATE = 0.25  # of it
+LONGEST = 60  # limits of time on the clock, whatever an item has had of it
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,24 @@ class _Task:
     row: int
     worker: Worker
     started: float
-    limit_s: float
+    before: Account  # the worker's, when it got the item
+    look: float  # when to see what it has spent
     slow: bool = False
     low: bool = False
-    cpu_s: float | None = None  # when it became slow
+    spent_s: float = 0.0
 
-    def starved(self) -> bool:
-        """Has it had next to no processor time, on a machine with far more work than cores?"""
-        now = self.worker.cpu_s()
-        return now is not None and self.cpu_s is not None and now - self.cpu_s < STARVED_S
+    def measure(self, now: float, limit_s: float) -> None:
+        """Time on a processor, or asleep: waiting for a processor is the machine's doing.
+
+        So that a busy machine gives the verdicts of an idle one.
+        """
+        account = self.worker.account()
+        self.spent_s = account.cpu_s - self.before.cpu_s
+        if not account.ready:
+            asleep = now - self.started - (account.waited_s - self.before.waited_s)
+            self.spent_s = max(self.spent_s, asleep)
+        bound = limit_s if self.spent_s >= LATE * limit_s else LATE * limit_s
+        self.look = now + max(0.01, bound - self.spent_s)
 
 
 class Batch:
@@ -89,7 +99,9 @@ class Batch:
                 return
             row = self.waiting.popleft()
             if worker.send(json.dumps(self.items[row]).encode()):
-                self.busy[worker.fileno()] = _Task(row, worker, time.monotonic(), self.pool.wall_s)
+                now = time.monotonic()
+                look = now + LATE * self.pool.limit_s
+                self.busy[worker.fileno()] = _Task(row, worker, now, worker.account(), look)
             else:  # it died while idle: not this item's doing
                 self.pool.discard(worker)
                 self.waiting.appendleft(row)
@@ -100,9 +112,9 @@ class Batch:
             return
         now = time.monotonic()
         wake = min(
-            task.started + min(task.limit_s, LOW_S if task.slow else SLOW_S)
-            if not task.low
-            else task.started + task.limit_s
+            task.look
+            if task.low
+            else min(task.look, task.started + (LOW_S if task.slow else SLOW_S))
             for task in self.busy.values()
         )
         poll = select.poll()
@@ -110,23 +122,24 @@ class Batch:
             poll.register(fd, select.POLLIN)
         for fd, _ in poll.poll(max(0.0, wake - now) * 1000 + 1):
             self.receive(fd)
-        now = time.monotonic()
-        late = sum(now - task.started > self.pool.wall_s / 2 for task in self.busy.values())
+        now, limit = time.monotonic(), self.pool.limit_s
+        for task in self.busy.values():
+            if now >= task.look:
+                task.measure(now, limit)
+        late = sum(task.spent_s >= LATE * limit for task in self.busy.values())
         for fd, task in list(self.busy.items()):
             age = now - task.started
-            if age >= task.limit_s < 1.5 * self.pool.wall_s and late <= FEW and task.starved():
-                task.limit_s += self.pool.wall_s / 4
-            elif age >= task.limit_s:
+            over = task.spent_s >= (limit if late <= FEW else LATE * limit)
+            if over or age >= LONGEST * limit:
                 del self.busy[fd]
                 self.pool.discard(task.worker)
                 self.settle(task.row, Reply("timeout"))
             elif age >= LOW_S and not task.low:
-                task.cpu_s = task.cpu_s or task.worker.cpu_s()
                 task.slow = task.low = True
                 if self.waiting:
                     self.pool.soothe(task.worker)
             elif age >= SLOW_S and not task.slow:
-                task.slow, task.cpu_s = True, task.worker.cpu_s()
+                task.slow = True
 
     def receive(self, fd: int) -> None:
         """Take one worker's reply, or notice that it died."""

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import dare
 
@@ -25,6 +26,14 @@ class PoolBroken(PoolDown):
 
 class ServerGone(PoolDown):
     """The server died; another may be started."""
+
+
+class Account(NamedTuple):
+    """Seconds on a processor, seconds of waiting for one, and whether it wants one now."""
+
+    cpu_s: float
+    waited_s: float
+    ready: bool
 
 
 class Worker:
@@ -61,13 +70,17 @@ class Worker:
         line, self._pending = self._pending, b""
         return line
 
-    def cpu_s(self) -> float | None:
-        """Seconds of processor time so far; None where it is not waiting for a processor."""
+    def account(self) -> Account:
+        """How it has spent its time so far."""
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return None
-        return sum(map(int, fields[11:13])) / _TICKS if fields[0] == "R" else None
+            cpu_s, waited_s = sum(map(int, fields[11:13])) / _TICKS, 0.0
+        except OSError:  # it has ended: the socket tells
+            return Account(0.0, 0.0, True)
+        with contextlib.suppress(OSError, ValueError):  # not every kernel keeps these
+            cpu, waited, _ = Path(f"/proc/{self.pid}/schedstat").read_text().split()
+            cpu_s, waited_s = max(cpu_s, int(cpu) / 1e9), int(waited) / 1e9
+        return Account(cpu_s, waited_s, fields[0] == "R")
 
     def close(self) -> None:
         """Let go of the socket; an idle worker then ends by itself."""

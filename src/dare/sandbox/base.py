@@ -10,7 +10,11 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program may use before it is stopped."""
+    """What a program may use before it is stopped.
+
+    `wall_s` does not count what a program waits for a processor, up to `inside.usage.STRETCH` times
+    as long: a busy machine must not change a verdict.
+    """
 
     wall_s: float = 10.0
     cpu_s: float = 10.0
@@ -69,6 +73,10 @@ class Running(Protocol):
 
     def kill(self) -> None:
         """Stop it and all that it started, at once."""
+        ...
+
+    def waited_s(self) -> float:
+        """How long it has waited for a processor so far."""
         ...
 
 

@@ -11,10 +11,12 @@ import socket
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dare.sandbox.base import Ended, Execution, Limits
 from dare.sandbox.cgroups import Group, Groups
+from dare.sandbox.inside.usage import STRETCH, descendants, waited_s
 from dare.sandbox.outcome import conclude, lost
 from dare.sandbox.output import Output
 
@@ -55,7 +57,7 @@ class LocalRun:
         self._outputs = {ends.stdout: Output(most), ends.stderr: Output(most)}
         self._room = limits.output_bytes
         self._started = time.monotonic()
-        self._deadline = self._started + limits.wall_s + _LATE_S
+        self._deadline = self._started + (1 + STRETCH) * limits.wall_s + _LATE_S
         self._asked: Ended | None = None
         self._report: dict[str, Any] | None = None
         self._result: Execution | None = None
@@ -69,6 +71,14 @@ class LocalRun:
     def kill(self) -> None:
         """Stop it and all that it started, at once."""
         self._ask(Ended.SIGNALLED)
+
+    def waited_s(self) -> float:
+        """How long it has waited for a processor so far; 0 where that is not told."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            lines = Path(f"/proc/self/fdinfo/{self._ends.handle}").read_text().splitlines()
+            supervisor = int(next(line[4:] for line in lines if line.startswith("Pid:")))
+            return waited_s(descendants(supervisor)) if supervisor > 0 else 0.0
+        return 0.0
 
     def wait(self) -> Execution:
         """Until it ends or a limit stops it; nothing of it is left afterwards."""
@@ -198,6 +208,10 @@ class LostRun:
 
     def kill(self) -> None:
         """There is nothing to stop."""
+
+    def waited_s(self) -> float:
+        """It never ran."""
+        return 0.0
 
     def wait(self) -> Execution:
         """Say what went wrong."""

@@ -19,7 +19,7 @@ def aligned(buffer: RolloutBuffer, rows: Array, clip: float) -> tuple[Array, Arr
     plain = buffer.plain
     prompts, index = compact(buffer["prompt"][plain])
     weight = weights(buffer.log_ratio[plain], clip)
-    reward = buffer["reward"][plain].astype(np.float64)
+    reward = buffer["success"][plain].astype(np.float64)
     ess, difficulty = np.zeros(len(rows)), np.full(len(rows), 0.5)
     if len(prompts):
         place = np.minimum(np.searchsorted(prompts, rows), len(prompts) - 1)

@@ -14,6 +14,7 @@ from dare.config.nested import typed
 from dare.errors import InvalidInput, require
 from dare.report.found import study_order
 from dare.report.lines import read_lines
+from dare.report.text import load_yaml
 
 JOB, DONE = "job.json", "done.json"
 """Files that mark the run folder of a study: what it is to do, and that it is done."""
@@ -153,7 +154,7 @@ def _typed(
 def _mapping(path: Path) -> dict[str, Any]:
     """What a JSON or YAML file of a run holds."""
     try:
-        held = yaml.safe_load(path.read_text(encoding="utf-8"))
+        held = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         fix = f"cannot be read ({type(error).__name__})"
         raise InvalidInput("run", str(path), fix) from None

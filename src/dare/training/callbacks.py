@@ -1,7 +1,8 @@
-"""Hooks into Trainer's loop: the end of a step, and a polite stop."""
+"""Hooks into Trainer's loop: the end of a step, a polite stop, and the loss of a process."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import signal
 import sys
@@ -9,9 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate.utils import gather_object
 from transformers import Trainer, TrainerCallback
 
+from dare.errors import InvalidInput
 from dare.training.checkpoint import how_to_continue
 
 
@@ -70,6 +73,30 @@ class StopWhenAsked(TrainerCallback):
             self.asked = max(gather_object([self.asked]))
         if self.asked:
             control.should_save = control.should_training_stop = True
+
+
+@contextlib.contextmanager
+def in_company(processes: int, saved: Callable[[], str]) -> Iterator[None]:
+    """One of several processes: where another is lost, a line says so and what is `saved`."""
+    try:
+        yield
+        if processes > 1:  # or threads of the group may outlive what they use, and abort
+            atexit.register(_leave)
+    except RuntimeError as error:
+        words = ("gloo", "nccl", "connection closed", "connection reset")
+        told = str(error).partition("\n")[0]
+        lost = isinstance(error, torch.distributed.DistError)
+        if processes == 1 or not (lost or any(word in told.lower() for word in words)):
+            raise
+        fix = f"another process of this run has ended or does not answer ({told}); {saved()}"
+        raise InvalidInput("processes", processes, fix) from error
+
+
+def _leave() -> None:
+    if torch.distributed.is_initialized():
+        with contextlib.suppress(RuntimeError):  # of one that has gone already
+            torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
 
 
 @contextlib.contextmanager

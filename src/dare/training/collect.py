@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -9,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from accelerate.utils import gather_object
 
 from dare.curriculum.arrays import Array
@@ -22,8 +25,10 @@ from dare.policy.generate import GenerationRequest
 from dare.policy.logprobs import Sampling
 from dare.policy.policy import Policy
 from dare.policy.score import Scores
-from dare.rewards.calling import Rewards
+from dare.rewards.calling import Rewards, Scored, Values
 from dare.training.prompts import PromptStore
+
+_LOG = logging.getLogger(__name__)
 
 KNOBS = {
     "generate": ("max_completion_length", "not even one response at a time fits; lower it"),
@@ -58,6 +63,29 @@ class Phases:
         self.tokens[name] = self.tokens.get(name, 0) + int(tokens)
 
 
+@contextmanager
+def _undisturbed(model: Any) -> Iterator[None]:
+    """What a user's function does to the process and to the policy's mode is undone."""
+    folder, training, gradients = os.getcwd(), model.training, torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        torch.set_grad_enabled(gradients)
+        if model.training != training:
+            model.train(training)
+
+
+def told_of(scores: Scored, count: int) -> list[dict[str, Any]]:
+    """Per rollout: `rewards` by function, and the columns that functions logged."""
+    values, extra = scores.by_function, scores.extra
+    return [
+        {"rewards": {name: one[row] for name, one in values.items()}}
+        | ({"extra": {name: one[row] for name, one in extra.items()}} if extra else {})
+        for row in range(count)
+    ]
+
+
 class Collector:
     """Generates, rewards and scores what a plan asks for.
 
@@ -79,6 +107,12 @@ class Collector:
         self._store, self.policy, self._rewards = store, policy, rewards
         self._sampling, self.seed = sampling, seed
         self._rank, self._processes = rank, processes
+        self.tells_success = True
+        """Whether rewards have said what a success is; once they have not, none is believed."""
+        self.told: list[dict[str, Any]] = []
+        """Of each of the last rollouts, what every function gave and what it logged."""
+        self.logged: dict[str, float] = {}
+        """Means of what functions logged since it was cleared."""
 
     def share(self, count: int) -> IntArray:
         """Which of `count` things this process does."""
@@ -112,20 +146,32 @@ class Collector:
             generated = self.policy.generate(request, self._sampling)
         phases.count("generated", sum(len(tokens) for tokens in generated.tokens))
         with phases.measure("reward"):
-            reward = self.reward(rows["prompt"][mine], generated.tokens)
+            scores = self.judge(rows["prompt"][mine], generated.tokens)
+        told = told_of(scores, len(mine))
         local = [
-            (int(row), tokens.astype(np.int32), reward[place], int(generated.finish_R[place]))
+            (
+                int(row),
+                tokens.astype(np.int32),
+                scores.reward[place],
+                int(generated.finish_R[place]),
+                scores.success[place],
+                told[place],
+            )
             for place, (row, tokens) in enumerate(zip(mine, generated.tokens, strict=True))
         ]
         everyone = self.gather(local)
         everyone.sort(key=lambda rollout: rollout[0])
+        reward = [rollout[2] for rollout in everyone]
+        self.told = [rollout[5] for rollout in everyone]
+        self.logged |= self.means(scores)
         batch = RolloutBatch.from_lists(
             rows["prompt"],
             [rollout[1] for rollout in everyone],
             None,
-            [rollout[2] for rollout in everyone],
+            reward,
             conditioning=rows["conditioning"],
             finish=[rollout[3] for rollout in everyone],
+            success=self.believed(reward, [rollout[4] for rollout in everyone]),
         )
         wanted = np.flatnonzero(np.isin(rows["conditioning"], [int(kind) for kind in scored]))
         if not len(wanted):
@@ -185,13 +231,17 @@ class Collector:
         tokens = self._store.tokens(row, conditioning, hint)
         return tokens if len(tokens) < self.policy.context else self._store.tokens(row)
 
-    def reward(
+    def reward(self, rows: IntArray, tokens: list[IntArray]) -> Values:
+        """Outcomes in [0, 1] of these responses; None where they cannot be told."""
+        return self.judge(rows, tokens).success
+
+    def judge(
         self, rows: IntArray, tokens: list[IntArray], store: PromptStore | None = None
-    ) -> list[float | None]:
+    ) -> Scored:
         """Rewards of these responses, as text (or messages, where the prompt is messages)."""
         store = store or self._store
         if not len(rows):
-            return []
+            return Scored([], [])
         texts = self.policy.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         prompts = [store.records[row]["prompt"] for row in rows.tolist()]
         completions = [
@@ -199,7 +249,42 @@ class Collector:
             for prompt, text in zip(prompts, texts, strict=True)
         ]
         columns = store.columns(rows.tolist())
-        return self._rewards(prompts, completions, [t.tolist() for t in tokens], columns)
+        with _undisturbed(self.policy.module):
+            return self._rewards(prompts, completions, [t.tolist() for t in tokens], columns)
+
+    def believed(self, reward: Values, success: Values) -> Values:
+        """Successes of the rollouts of all processes, or none at all.
+
+        Without a rule, some rewards outside [0, 1] make those inside no successes either: to count
+        only the latter would call every prompt easy.
+        """
+        pairs = zip(reward, success, strict=True)
+        lost = any(value is not None and told is None for value, told in pairs)
+        if lost and self.tells_success and self._rewards.rule is None:
+            self.tells_success = False
+            if self._rank == 0:
+                _LOG.warning(
+                    "rewards outside [0, 1] do not tell what a success is: the run trains on them, "
+                    "but nothing is learnt of the difficulty of prompts. Set success_threshold to "
+                    "the reward that a success takes, or to a function"
+                )
+        return success if self.tells_success else [None] * len(success)
+
+    def means(self, scores: Scored) -> dict[str, float]:
+        """Mean and deviation of each function over all processes, and what was logged."""
+        everyone = self.gather([(scores.by_function, scores.metrics)])
+        values: dict[str, float] = {}
+        for part, suffix in ((0, "/mean"), (1, "")):
+            for name in sorted({name for one in everyone for name in one[part]}):
+                parts = [one[part].get(name, []) for one in everyone]
+                # In an order that does not depend on how the rollouts were shared.
+                known = sorted(value for some in parts for value in some if value is not None)
+                if known:
+                    label = f"rewards/{name}" if suffix else name
+                    values[f"{label}{suffix}"] = float(np.mean(known))
+                if suffix and len(known) > 1:
+                    values[f"{label}/std"] = float(np.std(known, ddof=1))
+        return values
 
     def score(
         self,

@@ -23,6 +23,7 @@ from dare.errors import InvalidInput, require, suggest
 from dare.policy.logprobs import Sampling
 from dare.policy.loss import Level, LossType
 from dare.policy.model import check_dtype
+from dare.rewards.named import reward_named
 from dare.training.from_trl import knows_trl
 
 _LOG = logging.getLogger(__name__)
@@ -222,7 +223,16 @@ class DareConfig(TrainingArguments):
         metadata={"help": "A shipped template (math, gsm8k, code) or a system message's text."},
     )
     reward_weights: list[float] | None = field(
-        default=None, metadata={"help": "Weights of several reward functions; default equal."}
+        default=None,
+        metadata={"help": "Weights of several reward functions in their sum; 1 each by default."},
+    )
+    success_threshold: Any = field(
+        default=None,
+        metadata={
+            "help": "What counts as a success for the difficulty of prompts: the reward that it "
+            "takes, or a function (in a recipe module:function) of `rewards` and all that reward "
+            "functions get. By default the reward itself, which must lie in [0, 1] to tell."
+        },
     )
     unscored_limit: float = field(
         default=0.05,
@@ -380,6 +390,24 @@ class DareConfig(TrainingArguments):
             drawn = settings.prompts_per_step or drawn
             generations = math.ceil(round(self.num_train_epochs * prompts / drawn, 6))
             self.max_steps = generations * self.updates_per_generation
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain values: a function by its name."""
+        rule, values = self.success_threshold, super().to_dict()
+        if callable(rule):
+            named = getattr(rule, "__qualname__", type(rule).__qualname__)
+            values["success_threshold"] = f"{rule.__module__}:{named}"
+        return values
+
+    @property
+    def success_rule(self) -> Any:
+        """A number, a function, or None."""
+        rule, fix = self.success_threshold, "must be a finite number or a function"
+        if isinstance(rule, str):
+            return reward_named(rule, "success_threshold")
+        number = isinstance(rule, (int, float)) and math.isfinite(rule)
+        require(rule is None or callable(rule) or number, "success_threshold", rule, fix)
+        return rule
 
     @property
     def mini_batches(self) -> int:

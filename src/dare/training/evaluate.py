@@ -10,7 +10,7 @@ import numpy as np
 from accelerate.utils import gather_object
 
 from dare.curriculum.rollouts import Finish
-from dare.evaluation.figures import Responses, by_group, with_problems
+from dare.evaluation.figures import Responses, by_group, mean_of, with_problems
 from dare.policy.generate import GenerationRequest
 from dare.policy.logprobs import Sampling
 from dare.training.prompts import PromptStore
@@ -28,7 +28,8 @@ def evaluate_policy(
     runs can be compared problem by problem. Of a dictionary of data sets `by_set` has each one.
     """
     sets = store if isinstance(store, Mapping) else {"": store}
-    found = [_responses(trainer, part) for part in sets.values()]
+    answered = [_responses(trainer, part) for part in sets.values()]
+    found = [one for _, one in answered]
     sizes = [len(part) for part in sets.values()]
     first = np.cumsum([0, *sizes])
     responses = Responses(
@@ -45,7 +46,11 @@ def evaluate_policy(
     if isinstance(store, Mapping):
         of_set = [name for name, size in zip(sets, sizes, strict=True) for _ in range(size)]
         named = {"by_set": by_group(responses, of_set, with_problems)}
+    if isinstance(store, Mapping):
+        for name, (more, _) in zip(sets, answered, strict=True):
+            named["by_set"][name] |= more
     return {
+        **({} if named else answered[0][0]),
         **with_problems(responses),
         "problem_set": hashlib.sha256(ids.encode()).hexdigest()[:16],
         "by_level": by_group(responses, level, with_problems),
@@ -53,8 +58,8 @@ def evaluate_policy(
     }
 
 
-def _responses(trainer: DareTrainer, store: PromptStore) -> Responses:
-    """Scored responses of all processes to one data set."""
+def _responses(trainer: DareTrainer, store: PromptStore) -> tuple[dict[str, Any], Responses]:
+    """Means of the rewards, and the scored responses of all processes to one data set."""
     args = trainer.args
     rows = np.repeat(np.arange(len(store)), args.eval_samples)
     mine = np.arange(
@@ -73,18 +78,23 @@ def _responses(trainer: DareTrainer, store: PromptStore) -> Responses:
         purpose="evaluate",
     )
     generated = trainer.policy.generate(request, sampling)
-    reward = trainer.collector.reward(rows[mine], generated.tokens, store)
+    scores = trainer.collector.judge(rows[mine], generated.tokens, store)
     local = [
-        (int(row), value, len(tokens), int(finish))
-        for row, value, tokens, finish in zip(
-            mine, reward, generated.tokens, generated.finish_R, strict=True
+        (int(row), value, len(tokens), int(finish), success)
+        for row, value, tokens, finish, success in zip(
+            mine, scores.reward, generated.tokens, generated.finish_R, scores.success, strict=True
         )
     ]
     everyone = gather_object(local) if trainer.accelerator.num_processes > 1 else local
     everyone.sort(key=lambda record: record[0])
-    return Responses.from_lists(
+    reward = [value for _, value, _, _, _ in everyone]
+    more = {
+        "reward": mean_of(np.array(reward, dtype=float)),
+        **trainer.collector.means(scores),
+    }
+    return more, Responses.from_lists(
         [int(rows[place]) for place, *_ in everyone],
-        [value for _, value, _, _ in everyone],
-        [size for _, _, size, _ in everyone],
-        [finish == Finish.LENGTH for *_, finish in everyone],
+        trainer.collector.believed(reward, [success for *_, success in everyone]),
+        [size for _, _, size, _, _ in everyone],
+        [finish == Finish.LENGTH for _, _, _, finish, _ in everyone],
     )

@@ -3,7 +3,7 @@ what to use, and figures are logged as TRL logs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -146,12 +146,12 @@ _FIGURES = {
 }
 
 
-def logged(record: Mapping[str, Any]) -> dict[str, float]:
+def logged(record: Mapping[str, Any], theirs: Container[str] = ()) -> dict[str, float]:
     """A step's figures for dashboards: those that TRL has under its names, ours under
-    `curriculum/`. Names with a slash are taken as they are."""
+    `curriculum/`; `theirs`, the names that reward functions gave, as they are."""
     flat = {k: v for k, v in record.items() if isinstance(v, (int, float))}
     named = {
-        _FIGURES.get(name) or (name if "/" in name else f"curriculum/{name}"): value
+        _FIGURES.get(name) or (name if name in theirs else f"curriculum/{name}"): value
         for name, value in flat.items()
         if name not in ("step", "time")
     }

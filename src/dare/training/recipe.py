@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
@@ -16,7 +17,8 @@ import yaml
 from dare.config import CurriculumConfig, nest
 from dare.config.nested import arguments, hints_of, kinds_of, names_of, typed
 from dare.errors import InvalidInput, require, suggest
-from dare.rewards.named import reward_named
+from dare.report.text import load_yaml
+from dare.rewards.model import named_functions
 from dare.training.config import FAMILIAR, DareConfig, first_line
 from dare.training.from_trl import answer, is_trls
 from dare.training.trainer import DareTrainer
@@ -38,7 +40,7 @@ _PARTS: dict[str, Any] = {
     "model": str,
     "data": str | dict,
     "eval_data": str | dict | None,
-    "reward": str,
+    "reward": str | list,
     "modules": str | None,
     "preset": str | None,
     "training": dict | None,
@@ -47,6 +49,7 @@ _PARTS: dict[str, Any] = {
 }
 _SOURCE = dict.fromkeys(("split", "config", "revision"), str | None) | {"columns": dict | None}
 _SOURCE["path"] = str
+_DATA = ("data", "eval_data")
 
 
 def recipe_names() -> list[str]:
@@ -72,7 +75,7 @@ def load_recipe(name: str) -> dict[str, Any]:
             own = {"modules": str(path.resolve().parent)}
         else:
             text = shipped_text(name)
-        recipe = yaml.safe_load(text)
+        recipe = load_yaml(text)
     except FileNotFoundError:
         raise InvalidInput("recipe", name, "there is no such file") from None
     except OSError as error:
@@ -117,6 +120,23 @@ def _checked(recipe: Mapping[str, Any]) -> dict[str, Any]:
         if key not in _PARTS:
             raise InvalidInput(f"recipe: {key}", recipe[key], _elsewhere(str(key), _PARTS))
     return {key: typed(_PARTS[key], value, key) for key, value in recipe.items()}
+
+
+def own_code(recipe: Mapping[str, Any]) -> list[str]:
+    """What a recipe would have imported or fetched to be run, beside this package."""
+    named = re.compile(r"(?!dare[.:])[^\W\d][\w.]*:[^\W\d]\w*")
+    found, todo = list[str](), [(key, recipe[key]) for key in recipe if key not in _DATA]
+    while todo:
+        key, value = todo.pop()
+        if isinstance(value, Mapping):
+            todo += [(str(name), inner) for name, inner in value.items()]
+        elif isinstance(value, (list, tuple)):
+            todo += [(key, inner) for inner in value]
+        elif (isinstance(value, str) and named.fullmatch(value)) or (
+            key == "trust_remote_code" and value
+        ):
+            found.append(value if isinstance(value, str) else key)
+    return sorted(found)
 
 
 def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
@@ -195,7 +215,8 @@ def curriculum_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
 def build(recipe: Mapping[str, Any], **kwargs: Any) -> DareTrainer:
     """The trainer of a recipe."""
     args = config_of(recipe)
-    reward = reward_named(recipe.get("reward", "boxed"))
+    reward = recipe.get("reward", "boxed")
+    reward = named_functions(reward)  # what cannot be imported is found before data and model
     peft = None
     if recipe.get("peft"):
         from peft import LoraConfig

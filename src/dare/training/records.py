@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 def selection_record(plan: StepPlan, rollouts: RolloutBatch) -> dict[str, Any]:
     """Per prompt of the plan: id, tier, difficulty, group size, realised failure rate, tokens."""
-    counted = rollouts.plain_R & rollouts.scored_R
+    counted = rollouts.evidence_R
     everywhere = _places(plan, rollouts)
     place = everywhere[counted]
     tokens = np.bincount(everywhere, weights=rollouts.length_R, minlength=len(plan.prompt_P))
     count = np.bincount(place, minlength=len(plan.prompt_P))
-    failed = np.bincount(place, weights=1.0 - rollouts.reward_R[counted], minlength=len(count))
+    failed = np.bincount(place, weights=1.0 - rollouts.success_R[counted], minlength=len(count))
     rate = np.divide(failed, count, out=np.full(len(count), np.nan), where=count > 0)
     return {
         "step": plan.step,
@@ -93,12 +93,13 @@ def sample_records(
     rollouts, difficulty = batch.rollouts, trainer.curriculum.difficulty()
     difficulty[plan.prompt_P] = plan.difficulty_P
     answers = trainer.curriculum.prompts.answers
-    records = []
+    # The rollouts of the plan come first; groups that a probe brought have their rewards alone.
+    records, extra = [], trainer.collector.told
     for tier in Tier:
         rows = np.flatnonzero(batch.fresh_R & (batch.tier_R == tier))
         # Right and wrong alternate, so that two rows show one of each where there are both.
-        right = [row for row in rows if rollouts.reward_R[row] == 1.0]
-        wrong = [row for row in rows if rollouts.reward_R[row] != 1.0]
+        right = [row for row in rows if rollouts.success_R[row] == 1.0]
+        wrong = [row for row in rows if rollouts.success_R[row] != 1.0]
         mixed = [row for pair in zip(right, wrong, strict=False) for row in pair]
         picked = (mixed or [*right, *wrong])[:count]
         for row in picked:
@@ -122,6 +123,7 @@ def sample_records(
                     "reward": reward,
                     "tokens": int(part.stop - part.start),
                     "finish": Finish(rollouts.finish_R[row]).name.lower(),
+                    **(extra[row] if row < len(extra) else {}),
                 }
             )
     return records

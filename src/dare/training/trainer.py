@@ -7,7 +7,7 @@ import logging
 import platform
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +20,7 @@ import transformers
 from accelerate.utils import AutocastKwargs, gather_object
 from packaging.version import Version
 from safetensors import SafetensorError
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
@@ -36,11 +37,12 @@ from dare.policy.loss import LossInputs, clipped_loss
 from dare.policy.model import context_of, load, peak_memory_mb, without_dropout
 from dare.policy.policy import Policy
 from dare.report.text import prompt_text
-from dare.rewards.calling import RewardFunction, Rewards
+from dare.rewards.calling import Rewards
+from dare.rewards.model import reward_functions
 from dare.state import load_state, save_state
 from dare.templates.encode import OPTIONS
 from dare.training import checkpoint
-from dare.training.callbacks import StepEnd, WholeSteps, stop_on_signals
+from dare.training.callbacks import StepEnd, WholeSteps, in_company, stop_on_signals
 from dare.training.collect import KNOBS, Collector, Phases
 from dare.training.config import DareConfig, first_line
 from dare.training.evaluate import evaluate_policy
@@ -76,11 +78,12 @@ class DareTrainer(Trainer):
     def __init__(
         self,
         model: Any,
-        reward_funcs: RewardFunction | Sequence[RewardFunction],
+        reward_funcs: Any,
         args: DareConfig | None = None,
         train_dataset: Any = None,
         eval_dataset: Any = None,
         processing_class: Any = None,
+        reward_processing_classes: Any = None,
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
         peft_config: Any = None,
@@ -104,7 +107,15 @@ class DareTrainer(Trainer):
         if eval_dataset is None and (args.eval_strategy != "no" or args.eval_on_start):
             fix = "there is nothing to evaluate on: give an eval_dataset (eval_data of a recipe)"
             raise InvalidInput("eval_strategy", str(args.eval_strategy), fix)
-        self.rewards = Rewards(reward_funcs, args.reward_weights)
+        functions = reward_functions(
+            reward_funcs,
+            reward_processing_classes,
+            device=args.device,
+            batch_tokens=args.score_batch_tokens,
+        )
+        self.rewards = Rewards(
+            functions, args.reward_weights, args.success_rule, state=lambda: self.state
+        )
         context = context_of(model)
 
         def store_of(dataset: Any, field: str) -> PromptStore:
@@ -112,7 +123,7 @@ class DareTrainer(Trainer):
             columns = [name for name in store.records[0] if name != "prompt"]
             self.rewards.check_columns(columns)
             store.check_lengths(context, self.settings.max_tokens)
-            self.rewards.check_rows(store.records)
+            self.rewards.check_rows(store.records, store.table.dataset_row_P.tolist())
             return store
 
         self._store_of = store_of
@@ -144,6 +155,8 @@ class DareTrainer(Trainer):
         self.accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         self._rank, self._processes = rank, processes
+        if processes > 1 and self.accelerator.device.type == "cpu":  # transformers leaves it out
+            _set_pg_timeout(args.ddp_timeout_delta)
         self.policy = Policy(
             model.to(self.accelerator.device),
             processing_class,
@@ -245,7 +258,8 @@ class DareTrainer(Trainer):
                 require(self.args.overwrite_output_dir, "output_dir", str(run), fix)
             self._start(found)
             on_start = self.args.eval_on_start
-            with stop_on_signals(self) as stop:
+            company = in_company(self._processes, self._kept)
+            with stop_on_signals(self) as stop, company:
                 start = None if found is None else str(found)
                 whole = WholeSteps(over=lambda: not self._waiting)
                 self.add_callback(whole)  # the last one, so that none can end a step halfway
@@ -280,14 +294,15 @@ class DareTrainer(Trainer):
 
     def _out_of_memory(self, error: torch.OutOfMemoryError) -> InvalidInput:
         """Which phase ran out, which setting helps, and what is left."""
-        saved = self._kept()
         field, fix = KNOBS.get(self._phases.now, KNOBS["train"])
         line = str(error).partition("\n")[0].partition(". GPU")[0]
         phase = self._phases.now or "the optimiser's step"
-        fix = f"out of memory in {phase} ({line}): {fix}; `dare plan` shows what fits; {saved}"
+        fix = f"out of memory in {phase} ({line}): {fix}; `dare plan` shows what fits; "
+        fix += self._kept()
         return InvalidInput(field, getattr(self.args, field), fix)
 
     def _kept(self) -> str:
+        """What is left of a run that an error ends."""
         kept = checkpoint.newest(self.folder.path)
         if kept is None:
             return "no checkpoint was written yet"
@@ -357,6 +372,7 @@ class DareTrainer(Trainer):
         self._phases, self._loss = Phases(), 0.0
         names = ("clipped", "clipped_high", "kl", "weight", "ratio", "entropy")
         self._totals = dict.fromkeys(names, 0.0)
+        self.collector.logged = {}
         probes = 0
         while True:
             with self._phases.measure("plan"):
@@ -553,7 +569,8 @@ class DareTrainer(Trainer):
                 "num_tokens": self._num_tokens,
                 "step_time": sum(self._phases.seconds.values()),
             }
-            logs = {**logged({**self._record, **extra}), **self._lengths, **logs}
+            named = logged({**self._record, **extra}, self.collector.logged)
+            logs = {**named, **self._lengths, **logs}
             if self.args.log_completions:
                 print(*map(told, self._samples[: self.args.num_completions_to_print]), sep="\n\n")
         super().log(logs, start_time)
@@ -570,6 +587,7 @@ class DareTrainer(Trainer):
             "reward_std": float(reward.std(ddof=1)) if len(reward) > 1 else 0.0,
             "length": float(length.mean()) if len(length) else 0.0,
             "truncated": float((finish == 1).mean()) if len(length) else 0.0,
+            **self.collector.logged,
         }
         self._lengths = length_figures(length, finish == 1)
         self._record["step"] = plan.step
@@ -601,6 +619,7 @@ class DareTrainer(Trainer):
             self._generated = int(meta["generated_tokens_total"])
             self._num_tokens = int(meta["num_tokens"])
             self._unscored.load(meta["unscored"])
+            self.collector.tells_success = bool(meta["tells_success"])
             updates, then = self.args.updates_per_generation, meta["updates"]
             fix = f"the run was saved with {then} updates a generation, now {updates}; keep them"
             require(updates == then, "num_iterations", self.args.num_iterations, fix)
@@ -685,6 +704,7 @@ class DareTrainer(Trainer):
                 state["meta"]["generated_tokens_total"] = self._generated
                 state["meta"]["num_tokens"] = self._num_tokens
                 state["meta"]["unscored"] = self._unscored.state()
+                state["meta"]["tells_success"] = self.collector.tells_success
                 state["meta"]["updates"] = self.args.updates_per_generation
                 state["meta"]["optimiser"] = self._optimiser()
                 state["meta"]["model_only"] = self.args.save_only_model

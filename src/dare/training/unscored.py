@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from dare.errors import InvalidInput
 
-class TooManyUnscored(RuntimeError):
+
+class TooManyUnscored(InvalidInput):
     """More rollouts were unscored than the limit allows; the run was saved and stopped."""
 
 
@@ -37,11 +39,12 @@ class UnscoredWindow:
 
     def error(self, folder: str) -> TooManyUnscored:
         """What to tell the user."""
-        return TooManyUnscored(
+        fix = (
             f"{self.share:.1%} of the rollouts of the last {len(self._seen)} steps could not be "
-            f"scored (unscored_limit = {self._limit:.1%}). The run was saved in {folder}. Look at "
-            "the reward function's log, mend it and resume; a higher unscored_limit goes on as is."
+            f"scored. The run was saved in {folder}. Look at the reward function's log, mend it "
+            "and resume; a higher limit goes on as is"
         )
+        return TooManyUnscored("unscored_limit", self._limit, fix)
 
     def state(self) -> list[list[int]]:
         """The window, JSON-able."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,28 @@ class TestVerdicts:
         slow = "import time\nwhile time.process_time() < 0.3: pass\nprint(3)"
         found = judge(slow, [SUM[0]] * 8, total_limit_s=0.5)
         assert (found.verdict, found.tests_run) == ("time_limit", 2)
+
+    @pytest.mark.usefixtures("busy_machine")
+    @pytest.mark.parametrize("kind", ["stdin", "function"])
+    def test_a_busy_machine_gives_the_verdicts_of_an_idle_one(self, kind: str) -> None:
+        """Waiting for a processor counts for no limit; sleeping does, against one of its own."""
+        work = "import time\nwhile time.process_time() < 0.8: pass\n"
+        sleep = "import time; time.sleep(100)\n"
+        tests: list[Any] = SUM[:1]
+        if kind == "function":
+            work, sleep = (
+                "def f():\n    " + text.replace("\n", "\n    ") for text in (work, sleep)
+            )
+            work, sleep = (text.rstrip() + "\n    return 3\n" for text in (work, sleep))
+            tests = [{"fn": "f", "args": [], "output": 3}]
+        else:
+            work, sleep = work + "print(3)", sleep + "print(3)"
+        limits = {"time_limit_s": 1.5, "wall_limit_s": 2.0, "kind": kind}
+        assert judge(work, tests, **limits).verdict == "accepted"
+        assert judge(work.replace("0.8", "5"), tests, **limits).verdict == "time_limit"
+        started = time.monotonic()
+        assert judge(sleep, tests, **limits).verdict == "time_limit"
+        assert time.monotonic() - started < 60  # far from 100
 
     def test_output_may_be_a_list_of_lines(self) -> None:
         test = {"input": ["1", "2"], "output": ["1", "2"]}
@@ -212,7 +235,14 @@ def test_a_bad_test_is_not_the_programs_fault(
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"kind": "stdout"}, {"time_limit_s": 0}, {"memory_mb": 1}, {"sandbox": "cardboard"}]
+    "wrong",
+    [
+        {"kind": "stdout"},
+        {"time_limit_s": 0},
+        {"wall_limit_s": 0},
+        {"memory_mb": 1},
+        {"sandbox": "cardboard"},
+    ],
 )
 def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
@@ -251,6 +281,9 @@ class Lost:
 
     def kill(self) -> None:
         pass
+
+    def waited_s(self) -> float:
+        return 0.0
 
 
 class Exploding(Broken):

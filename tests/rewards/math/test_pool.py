@@ -23,7 +23,7 @@ WRONG = {"gold": r"2\sqrt{2}", "answer": r"\sqrt{7}"}
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
-    with WorkerPool("dare.rewards.math.worker", workers=2, wall_s=1.0) as started:
+    with WorkerPool("dare.rewards.math.worker", workers=2, limit_s=1.0) as started:
         yield started
 
 
@@ -52,6 +52,40 @@ def test_each_failure_has_its_name(pool: WorkerPool) -> None:
     assert statuses(pool, *items) == ["ok", "timeout", "crashed", "memory", "timeout", "ok"]
     assert statuses(pool, {"answer": "1"}) == ["error"]  # no gold in the request
     assert [reply.value for reply in pool.run([PAIR, WRONG])] == [True, False]
+
+
+BUSY = """
+import time
+from dare.rewards.pool_server import serve
+
+
+def handle(request):
+    end = time.process_time() + request.get("spin", 0.0)
+    while time.process_time() < end:
+        pass
+    time.sleep(request.get("sleep", 0.0))
+    return True
+
+
+if __name__ == "__main__":
+    serve(lambda: handle)
+"""
+
+
+def test_a_busy_machine_gives_the_verdicts_of_an_idle_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_busy_core: None
+) -> None:
+    """On a core with eight others an item takes nine times as long, and has its limit all the same:
+    0.6 s of work or of sleep are within 1 s, 3 s of either are not."""
+    (tmp_path / "busy_worker.py").write_text(BUSY)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    items = [{"spin": 0.6}, {"sleep": 0.6}, {"spin": 3.0}, {"sleep": 3.0}]
+    with WorkerPool("busy_worker", workers=4, limit_s=1.0) as busy:
+        assert statuses(busy, *items) == ["ok", "ok", "timeout", "timeout"]
+        # Where many are late, each has a quarter.
+        many = [{"spin": 0.1}, *[{"spin": 0.7}] * 8]
+        assert statuses(busy, *many)[0] == "ok"
+        assert statuses(busy, *many).count("timeout") >= 4
 
 
 def test_workers_are_recycled() -> None:

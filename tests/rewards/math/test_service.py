@@ -11,7 +11,7 @@ from dare.rewards.math import MathVerifier, WorkerPool, check_golds, verify
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
-    with WorkerPool("dare.rewards.math.worker", wall_s=1.0) as started:
+    with WorkerPool("dare.rewards.math.worker", limit_s=1.0) as started:
         yield started
 
 

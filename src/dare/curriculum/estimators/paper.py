@@ -70,7 +70,7 @@ class PaperEstimator(Estimator):
     def _read(self, step: int) -> None:
         buffer, plain = self._buffer, self._buffer.plain
         prompts, index = compact(buffer["prompt"][plain])
-        reward = buffer["reward"][plain].astype(np.float64)
+        reward = buffer["success"][plain].astype(np.float64)
         log_ratio = buffer.log_ratio[plain]
         unknown = np.isnan(log_ratio)
         # What was sampled in this very step comes from the policy of now: its ratio is 1.

@@ -23,7 +23,7 @@ class PreviousEstimator(Estimator):
         """Re-read the buffer; a prompt that has left it is unseen again."""
         plain = self._buffer.plain
         prompts, inverse = compact(self._buffer["prompt"][plain])
-        failure = 1.0 - self._buffer["reward"][plain].astype(np.float64)
+        failure = 1.0 - self._buffer["success"][plain].astype(np.float64)
         count = np.bincount(inverse, minlength=len(prompts))
         self._arrays["difficulty"] = np.full(self.count, 0.5)
         rate = np.bincount(inverse, weights=failure, minlength=len(prompts)) / count

@@ -49,7 +49,7 @@ class Candidate:
         began = time.monotonic()
         patience_s = min(self._left_s, self._rules.wall_s)
         try:
-            self._session.send(request, patience_s)
+            self._session.send(request, max(patience_s, 1.0))
             reply = self._session.receive(patience_s - (time.monotonic() - began), longest)
         except HungUp:
             raise Stopped(died(self._session.end(kill=False))) from None

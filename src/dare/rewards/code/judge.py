@@ -40,6 +40,7 @@ def judge(
     kind: str = "stdin",
     time_limit_s: float = 4.0,
     memory_mb: int = 512,
+    wall_limit_s: float | None = None,
     sandbox: str | Sandbox = "auto",
     stop_early: bool = True,
     total_limit_s: float | None = None,
@@ -49,13 +50,14 @@ def judge(
     Tests are dicts: {"input", "output"} for stdin, {"fn", "args", "output"} for function and
     {"code", "entry_point"} for assert. Time limits are CPU time, so that a busy machine changes no
     verdict: `time_limit_s` for one test (for one call of test code, three times that for all of
-    its calls), `total_limit_s` for all tests. A program that only waits has somewhat longer. It
+    its calls), `total_limit_s` for all tests. A program that only waits has `wall_limit_s`, by
+    default 2.5 times the limit and 2 s; waiting for a processor does not count. It
     stops at the first test that is not passed, unless `stop_early` is off. Raises InvalidInput for
     tests that are none or lack a key; a test that cannot be used is found later, as a judge_error.
     """
     check_tests(tests, kind)
     require(program is None or isinstance(program, str), "program", program, "must be a text")
-    rules = Rules(time_limit_s, memory_mb)
+    rules = Rules(time_limit_s, memory_mb, wall_limit_s)
     if program is None or not program.strip():
         return Verdict(Ruling.NO_PROGRAM, "there is no program")
     program = program.removeprefix("\ufeff")

@@ -38,8 +38,9 @@ def make_code_reward(
             {"program": extract_program(_text(completion), bare=bare), **_row(given, named)}
             for completion, given, named in zip(completions, tests, kinds, strict=True)
         ]
+        asked = [given is not None for given in tests]  # a row of another task has none
         settings = {"stop_early": not partial_credit, **options}
-        usable = [place for place, item in enumerate(items) if _usable(item)]
+        usable = [place for place, item in enumerate(items) if asked[place] and _usable(item)]
         chosen = [items[place] for place in usable]
         verdicts = judge_batch(chosen, None, workers=workers, **settings)
         rewards: list[float | None] = [None] * len(items)
@@ -48,6 +49,7 @@ def make_code_reward(
         return rewards
 
     code_reward.__doc__ = "1.0 where the program passes its tests, None where it cannot be judged."
+    setattr(code_reward, "judges", ("tests",))  # noqa: B010
     return code_reward
 
 
@@ -63,6 +65,7 @@ def code_reward(
 
 
 _DEFAULT = make_code_reward()
+setattr(code_reward, "judges", ("tests",))  # noqa: B010
 
 
 def _row(given: Any, kind: Any) -> dict[str, Any]:

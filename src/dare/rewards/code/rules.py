@@ -19,16 +19,19 @@ class Rules:
 
     time_limit_s: float = 4.0
     memory_mb: int = 512
+    wall_limit_s: float | None = None
     output_bytes: int = 16 << 20
 
     def __post_init__(self) -> None:
         require(self.time_limit_s > 0, "time_limit_s", self.time_limit_s, "must be positive")
+        require(self.wall_s > 0, "wall_limit_s", self.wall_limit_s, "must be positive")
         require(self.memory_mb >= 16, "memory_mb", self.memory_mb, "must be at least 16")
 
     @property
     def wall_s(self) -> float:
         """How long a program that sleeps or waits is let be."""
-        return 2.5 * self.time_limit_s + 2.0
+        given = self.wall_limit_s
+        return 2.5 * self.time_limit_s + 2.0 if given is None else given
 
     def limits(self, times: int = 1, waiting_s: float = 0.0) -> Limits:
         """For the sandbox: some times the time limit, and `waiting_s` of waiting for the judge."""

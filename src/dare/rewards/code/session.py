@@ -12,6 +12,7 @@ from pathlib import Path
 from dare.rewards.code.rules import REPLY_BYTES
 from dare.rewards.code.wire import frame
 from dare.sandbox.base import Execution, Job, Limits, Sandbox
+from dare.sandbox.inside.usage import STRETCH
 
 _HERE = Path(__file__).parent
 
@@ -65,6 +66,7 @@ class Session:
             ended = self._running.wait()
             raise NotStarted(f"{sandbox.name} opened no channel: {ended.detail}")
         self._channel = self._running.channel
+        self._longest_s = STRETCH * limits.wall_s
         self._ended: Execution | None = None
 
     def send(self, message: bytes, within_s: float) -> None:
@@ -88,10 +90,12 @@ class Session:
     def _exactly(self, size: int, deadline: float) -> bytes:
         parts = []
         while size:
-            self._channel.settimeout(max(deadline - time.monotonic(), 0.001))
+            self._channel.settimeout(max(self._left_s(deadline), 0.001))
             try:
                 part = self._channel.recv(min(size, 1 << 20))
             except TimeoutError:
+                if self._left_s(deadline) > 0:
+                    continue
                 raise Late from None
             except OSError:
                 raise HungUp from None
@@ -100,6 +104,11 @@ class Session:
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
+
+    def _left_s(self, deadline: float) -> float:
+        """Until the deadline, which is later for a process that had to wait for a processor."""
+        left = deadline - time.monotonic()
+        return left if left > 0 else left + min(self._running.waited_s(), self._longest_s)
 
     def end(self, *, kill: bool = True) -> Execution:
         """Stop the process, or let it end by itself, and say what became of it."""

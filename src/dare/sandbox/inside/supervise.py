@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from dare.sandbox.inside.begin import Room
-from dare.sandbox.inside.usage import measure, proportional
+from dare.sandbox.inside.usage import STRETCH, measure, proportional, waited_s
 
 _TICK_S = 0.01
 _SLOW_TICK_S = 0.03
@@ -42,6 +42,8 @@ class Watch:
             while True:
                 age = time.monotonic() - self.started
                 left = self.limits["wall_s"] - age
+                if left <= 0:
+                    left += min(waited_s(self.room.members()), STRETCH * self.limits["wall_s"])
                 tick = _TICK_S if age < 1 else _SLOW_TICK_S
                 ready = dict(poller.poll(max(0.0, min(tick, left)) * 1000))
                 if handle in ready:

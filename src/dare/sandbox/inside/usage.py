@@ -10,6 +10,10 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
+STRETCH = 4
+"""A wall limit is this many times longer at most for a program that waits for a processor."""
+
+
 class Usage(NamedTuple):
     """Private memory in bytes, processor seconds and the number of threads."""
 
@@ -90,6 +94,17 @@ def measure(pids: Iterable[int]) -> Usage:
         ticks += sum(map(int, stat[11:15]))
         threads += int(stat[17])
     return Usage(memory, ticks / _TICK, threads)
+
+
+def waited_s(pids: Iterable[int]) -> float:
+    """The longest that one of them was ready to run without a processor: the machine's doing."""
+    longest = 0
+    for pid in pids:
+        try:
+            longest = max(longest, int(_read(f"/proc/{pid}/schedstat").split()[1]))
+        except (OSError, ValueError, IndexError):  # it has ended, or the kernel does not count
+            continue
+    return longest / 1e9
 
 
 def proportional(pids: Iterable[int]) -> int:

@@ -1,0 +1,136 @@
+"""Texts, files and recipes of strangers: shown as they are, and no code of theirs runs unasked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import dare
+import tiny
+from dare import cli
+from dare.report.text import load_yaml
+from dare.training.recipe import own_code
+
+HOSTILE = "[/b]\x1b[31m[bold]"
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Call:
+    """Runs `dare WORDS` in this process: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dare", *words])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on data whose levels are markup and escapes."""
+    folder = tmp_path_factory.mktemp("hostile") / "run"
+    rows = enumerate(tiny.problems(0.5, each=12))
+    data = [{**row, "level": HOSTILE if k % 2 else "2", "source": HOSTILE} for k, row in rows]
+    settings = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 2}
+    tiny.trainer(folder, data=data, eval_data=data[:4], **settings).train()
+    return folder
+
+
+@pytest.mark.parametrize("command", ["compare", "difficulty"])
+def test_levels_are_shown_and_not_obeyed(command: str, run: Path, call: Call) -> None:
+    code, shown, errors = call(command, str(run))
+    assert code == 0, errors
+    assert "\x1b" not in shown
+    assert "[/b]␛[31m[bold]" in shown.replace("\n", "")
+
+
+def test_a_dry_run_shows_prompts_as_they_are(tmp_path: Path, call: Call) -> None:
+    rows = [{"prompt": f"{k} [/x]\x1b[2J", "answer": "1", "level": "[/red]"} for k in range(16)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--rollout-budget=64", "--per-device-train-batch-size=32", "--data=data.jsonl"]
+    code, shown, errors = call("train", "--dry-run", *words)
+    assert code == 0, errors
+    assert "[/x]␛[2J" in shown
+    assert "\x1b[2J" not in shown
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n"
+    for before, name in zip("abcdefghij", "bcdefghijk", strict=True)
+)
+
+
+def test_aliases_may_not_stand_for_more_than_is_written(run: Path, call: Call) -> None:
+    with pytest.raises(yaml.YAMLError, match="aliases"):
+        load_yaml(BOMB)
+    with pytest.raises(yaml.YAMLError, match="aliases"):
+        load_yaml("a: &a [*a]\n")
+    assert load_yaml("a: &a [1, 2]\nb: *a\n<<: {c: 3}\n") == {"a": [1, 2], "b": [1, 2], "c": 3}
+    assert load_yaml("") is None
+    kept = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(BOMB)
+    try:
+        for command in (["report", str(run)], ["train", str(run / "config.yaml"), "--dry-run"]):
+            code, _, errors = call(*command)
+            assert code == 2
+            assert "YAML" in errors
+    finally:
+        (run / "config.yaml").write_text(kept)
+
+
+def test_code_that_a_recipe_names_is_found_wherever_it_stands() -> None:
+    recipe = {
+        "reward": ["math", "mine:reward"],
+        "data": "file:of_data",
+        "training": {
+            "generator": "my.own:Engine",
+            "model_init_kwargs": {"trust_remote_code": True},
+        },
+        "curriculum": {"estimator.name": "other:Thing", "estimator": {"name": "third:Thing"}},
+    }
+    names = ["mine:reward", "my.own:Engine", "other:Thing", "third:Thing", "trust_remote_code"]
+    assert own_code(recipe) == names
+    assert own_code({"reward": "dare.rewards:math_reward", "training": {"output_dir": "a/b"}}) == []
+
+
+def test_no_code_of_a_recipe_runs_before_it_is_trusted(tmp_path: Path) -> None:
+    """Nor does what lies in the working folder under the name of a library."""
+    (tmp_path / "theirs.py").write_text("open('ran', 'w')\ndef reward(completions): return []\n")
+    (tmp_path / "torch.py").write_text("open('ran', 'w')\n")
+    recipe = "reward: theirs:reward\ndata: {tasks: {count: 64, seed: 0}}\n"
+    (tmp_path / "their.yaml").write_text(recipe + "training: {max_completion_length: 8}\n")
+    root = str(Path(dare.__file__).parents[1])
+
+    def ran(*words: str, path: str = root) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "dare", "train", *words, "--dry-run"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+
+    refused = ran("their.yaml")
+    assert refused.returncode == 2
+    assert "theirs:reward" in refused.stderr
+    assert "--trust" in refused.stderr
+    assert not (tmp_path / "ran").exists()
+    (tmp_path / "torch.py").unlink()
+    trusted = ran("their.yaml", "--trust", path=f"{root}:{tmp_path}")
+    assert trusted.returncode == 0, trusted.stderr
+    assert (tmp_path / "ran").exists()

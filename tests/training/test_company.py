@@ -1,0 +1,93 @@
+"""Several processes: one that is killed, stopped for a while, or stopped for good."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dare
+import tiny
+
+REWARD = """
+import os, signal, time, pathlib
+
+def reward(completions, trainer_state, **_):
+    rank, step = int(os.environ["RANK"]), trainer_state.global_step
+    if rank == 1 and step == 0:
+        pathlib.Path("pid").write_text(str(os.getpid()))
+    what = os.environ["WHAT"]
+    if rank == 0 and step == 2 and what != "nothing":
+        pid = int(pathlib.Path("pid").read_text())
+        os.kill(pid, signal.SIGKILL if what == "kill" else signal.SIGSTOP)
+        if what == "pause":
+            time.sleep(3)
+            os.kill(pid, signal.SIGCONT)
+    return [float(len(text) % 2) for text in completions]
+"""
+NEW = [
+    *["quickstart", "--reward", "company_reward:reward", "--max-steps", "3", "--save-steps", "1"],
+    *["--output-dir", "run", "--rollout-budget", "16", "--per-device-train-batch-size", "8"],
+    *["--num-generations", "8", "--max-completion-length", "8", "--eval-strategy", "no"],
+    *("--eval-on-start", "false", "--use-cpu", "true", "--data={tasks: {count: 64, seed: 0}}"),
+]
+
+
+def launch(folder: Path, what: str, *words: str) -> subprocess.CompletedProcess[str]:
+    folder.mkdir(exist_ok=True)
+    (folder / "company_reward.py").write_text(REWARD)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    command += ["--master_port", "0", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
+    path = f"{Path(dare.__file__).parents[1]}:{folder}"
+    given = {"WHAT": what, "PYTHONPATH": path, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*command, "-m", "dare", "train", *words],
+        cwd=folder,
+        env={**os.environ, **given},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("company") / "nothing"
+    done = launch(folder, "nothing", *NEW)
+    assert done.returncode == 0, done.stderr
+    assert "destroy_process_group" not in done.stderr  # torch's warning, and now and then SIGABRT
+    return folder / "run"
+
+
+def drawn(run: Path) -> list[dict[str, object]]:
+    return tiny.lines(run / "selections.jsonl")
+
+
+def test_a_process_that_is_stopped_for_a_while_changes_nothing(
+    undisturbed: Path, tmp_path: Path
+) -> None:
+    done = launch(tmp_path / "pause", "pause", *NEW)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert drawn(tmp_path / "pause" / "run") == drawn(undisturbed)
+
+
+@pytest.mark.parametrize("what", ["kill", "stop"])
+def test_a_process_that_is_lost_ends_the_others_in_a_line(
+    what: str, undisturbed: Path, tmp_path: Path
+) -> None:
+    done = launch(tmp_path / what, what, *NEW, "--ddp-timeout", "8")
+    assert done.returncode != 0
+    error = [line for line in done.stderr.splitlines() if "error: processes = 2" in line]
+    assert len(error) == 1, done.stderr[-3000:]
+    assert "checkpoint-2 is intact: continue with dare train --resume run" in error[0]
+    ours = done.stderr.partition("torch/distributed/run.py")[0]
+    assert "dare/training" not in ours
+    if what == "stop":
+        return
+    again = launch(tmp_path / what, "nothing", "--resume", "run")
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert drawn(tmp_path / what / "run") == drawn(undisturbed)

@@ -1,0 +1,222 @@
+"""A hundred data sets that are none: row and column are named before anything is generated."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import tiny
+from dare import InvalidInput
+from dare.data.training_rows import training_rows
+from dare.training.prompts import PromptStore
+
+ROW = {"prompt": "1+1=", "answer": "2", "chance": 0.5}
+
+
+class Unprintable:
+    """An object that does not know how to show itself."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
+class Broken(dict[str, Any]):
+    """A row that cannot be read."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise OSError("the share is gone")
+
+    keys = items = __iter__  # type: ignore[assignment]
+
+
+class Endless:
+    """Rows of which the second cannot be had."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield dict(ROW)
+        raise ConnectionError("the hub is away")
+
+
+def with_row(**changes: Any) -> list[dict[str, Any]]:
+    """Four rows of which the third is changed."""
+    rows = [{**ROW, "prompt": f"{place}+1="} for place in range(4)]
+    rows[2] = {key: value for key, value in {**rows[2], **changes}.items() if value is not ...}
+    return rows
+
+
+def turn(**changes: Any) -> list[dict[str, Any]]:
+    return with_row(prompt=[{"role": "user", "content": "1+1=", **changes}])
+
+
+SETS: list[tuple[str, Any]] = [
+    # not rows
+    ("{field}", {"prompt": ["1+1="], "answer": ["2"]}),
+    ("{field}", {"train": [ROW], "test": [ROW]}),
+    ("{field}", datasets.DatasetDict(train=datasets.Dataset.from_list([ROW]))),
+    ("{field}", "train.jsonl"),
+    ("{field}", b"train.jsonl"),
+    ("{field}", 12),
+    ("{field}", 1.5),
+    ("{field}", True),
+    ("{field}", object()),
+    ("{field}", len),
+    ("{field}", Unprintable()),
+    ("{field}", dict),
+    ("{field}", []),
+    ("{field}", ()),
+    ("{field}", iter([])),
+    ("{field}", datasets.Dataset.from_list([])),
+    ("{field}", pd.DataFrame()),
+    ("{field}[0]", pd.DataFrame([ROW])),
+    ("{field}[0]", np.arange(4)),
+    ("{field}[0]", np.array([["a", "b"]])),
+    ("{field}[0]", torch.ones(3)),
+    ("{field}[0]", ["1+1=", "2+2="]),
+    ("{field}[0]", [None]),
+    ("{field}[0]", [3, 4]),
+    ("{field}[0]", [["1+1=", "2"]]),
+    ("{field}[0]", [("prompt", "1+1=")]),
+    ("{field}[0]", {"1+1="}),
+    ("{field}[0]", zip(["1+1="], ["2"], strict=True)),
+    ("{field}[0]", [Unprintable()]),
+    ("{field}[0]", [{0: "1+1=", 1: "2"}]),
+    ("{field}[0]", [{None: "1+1=", **ROW}]),
+    ("{field}[0]", [Broken(ROW)]),
+    ("{field}[1]", Endless()),
+    ("{field}[1]", [ROW, None]),
+    ("{field}[1]", [ROW, "1+1="]),
+    ("{field}[1]", [ROW, [ROW]]),
+    # no prompt
+    ("{field}", [{}]),
+    ("{field}", [{"question": "1+1="}]),
+    ("{field}", [{"Prompt": "1+1=", "answer": "2"}]),
+    ("{field}", datasets.Dataset.from_dict({"text": ["a"], "chance": [0.5]})),
+    ("{field}[2]['prompt']", with_row(prompt=...)),
+    *(("{field}[2]['prompt']", with_row(prompt=value)) for value in (
+        None, 7, 0.5, True, b"1+1=", "", "  ", "\n\t", {}, {"role": "user", "content": "1"},
+        ("1+1=",), [], ["1+1="], [[]], [None], float("nan"), Unprintable(), np.array(["1+1="]),
+        [{"role": "user"}], [{"content": "1"}], [{"from": "human", "value": "1"}], "\ud800",
+    )),
+    *(("{field}[2]['prompt']", turn(**change)) for change in (
+        {"content": None}, {"content": 5}, {"content": ["1"]}, {"content": [{"type": "text"}]},
+        {"content": {}}, {"role": None}, {"role": 3}, {"role": ["user"]}, {"content": "\udfff"},
+    )),
+    # answers and other columns
+    *(("{field}[2]['answer']", with_row(answer=value)) for value in (
+        None, "", " ", "\n", float("nan"), ..., Unprintable(), "\ud834",
+    )),
+    ("{field}[2]['level']", with_row(level=Unprintable())),
+    ("{field}[2]['level']", with_row(level="\ud800")),
+    ("{field}[2]['source']", with_row(source=Unprintable())),
+    ("{field}[2]['source']", with_row(source="a\udc80")),
+]  # fmt: skip
+
+
+def test_there_are_a_hundred_of_them() -> None:
+    assert len(SETS) + len(FILES) >= 100
+
+
+@pytest.mark.parametrize("field", ["train_dataset", "eval_dataset"])
+def test_data_given_in_python(field: str) -> None:
+    tokens = tiny.tokenizer()
+    for named, data in SETS:
+        if field == "eval_dataset" and iter_once(data):
+            continue  # read by the other test
+        with pytest.raises(InvalidInput) as caught:
+            PromptStore(data, tokens, None, field)
+        assert caught.value.field == named.format(field=field), str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def iter_once(data: Any) -> bool:
+    return isinstance(data, Iterator)
+
+
+@pytest.mark.parametrize("place", range(0, len(SETS), 9))
+def test_a_trainer_refuses_it_whichever_set_it_is(place: int, tmp_path: Path) -> None:
+    named, data = SETS[place]
+    if iter_once(data):
+        return
+    for field, given in (("train_dataset", {"data": data}), ("eval_dataset", {"eval_data": data})):
+        with pytest.raises(InvalidInput) as caught:
+            tiny.trainer(tmp_path / "run", **given)
+        assert caught.value.field == named.format(field=field)
+    assert not list(tmp_path.iterdir())
+
+
+def test_held_out_problems_that_the_reward_cannot_score_are_told_of_at_the_start(tmp_path) -> None:
+    rows = [{"prompt": "1+1=", "answer": "2"}]
+    with pytest.raises(InvalidInput, match=r"strict\(chance\)"):
+        tiny.trainer(tmp_path, eval_data=rows, reward=strict)
+    with pytest.raises(InvalidInput, match="exceed the context"):
+        tiny.trainer(tmp_path, eval_data=[{**ROW, "prompt": "1+" * 400}])
+
+
+def strict(completions: list[str], chance: list[float]) -> list[float]:
+    return [0.0] * len(completions)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def lines(*rows: Any) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+FILES: list[tuple[str, bytes]] = [
+    ("empty.jsonl", b""),
+    ("blank.jsonl", b"\n\n\n"),
+    ("words.jsonl", b"not a row\n"),
+    ("cut.jsonl", lines(ROW) + b'{"prompt": "1+'),
+    ("numbers.jsonl", lines(1, 2)),
+    ("lists.jsonl", lines(["1+1=", "2"])),
+    ("null.jsonl", lines(None)),
+    ("bytes.jsonl", b"\xff\xfe\x00\x01"),
+    ("latin.jsonl", b'{"prompt": "caf\xe9"}\n'),
+    ("nothing.jsonl", lines({})),
+    ("other.jsonl", lines({"text": "1+1="})),
+    ("void.jsonl", lines({"prompt": ""})),
+    ("number.jsonl", lines({"prompt": 7, "answer": "2"})),
+    ("turns.jsonl", lines({"prompt": [{"role": "user"}]})),
+    ("deep.jsonl", b"[" * 100_000),
+    ("half.json", b'[{"prompt": "1+1="},'),
+    ("scalar.json", b"3"),
+    ("text.json", b'"rows"'),
+    ("bad.json", b"{]"),
+    ("empty.csv", b""),
+    ("head.csv", b"prompt,answer\n"),
+    ("ragged.csv", b"prompt,answer\n1+1=,2,3\n"),
+    ("short.csv", b"prompt,answer\n1+1=\n"),
+    ("twice.csv", b"prompt,prompt\na,b\n"),
+    ("quote.csv", b'prompt,answer\n"1+1=,2\n'),
+    ("zero.csv", b"prompt,answer\n\x00\xff,2\n"),
+    ("fake.parquet", b"PAR1 but not really"),
+    ("none.parquet", b""),
+    ("fake.jsonl.gz", b"not gzip"),
+    ("cut.jsonl.gz", gzip.compress(lines(ROW) * 50)[:-20]),
+    ("kind.xlsx", b"PK"),
+    ("kind.txt", b"1+1="),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), FILES, ids=[name for name, _ in FILES])
+def test_files(name: str, content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InvalidInput) as caught:
+        training_rows(str(path))
+    assert name in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert sys.getrecursionlimit() < 10_000
