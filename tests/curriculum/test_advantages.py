@@ -267,12 +267,23 @@ def test_lambda_of_one_is_refused() -> None:
 def test_thinning_leaves_the_expected_gradient_and_trains_on_less() -> None:
     """Each rollout's mean over many draws is its advantage; the share kept is |advantage|/below."""
     value = np.array([2.65, -0.378, 0.577, -1.0, 0.0, 0.6])
-    rng = np.random.default_rng(0)
-    drawn = np.array([thinned(value, 0.6, rng) for _ in range(40_000)])
-    np.testing.assert_allclose(drawn.mean(axis=0), value, atol=0.01)
+    size = np.sqrt(np.mean(value[value != 0] ** 2))
+    drawn = np.array([thinned(value, 0.6, np.random.default_rng(i)) for i in range(40_000)])
+    np.testing.assert_allclose(drawn.mean(axis=0), value, atol=0.02)
     kept = (drawn != 0).mean(axis=0)
-    np.testing.assert_allclose(kept, [1.0, 0.63, 0.9617, 1.0, 0.0, 1.0], atol=0.01)
-    assert thinned(value, 0.0, rng) is value
+    np.testing.assert_allclose(kept, np.minimum(np.abs(value) / (0.6 * size), 1), atol=0.01)
+    assert 0.1 < kept[1] < 0.9
+
+
+def test_thinning_does_not_depend_on_the_range_of_rewards() -> None:
+    """Without division by a deviation advantages may be tiny; as many are kept."""
+    value = np.random.default_rng(0).normal(size=400)
+    whole, tiny = (thinned(c * value, 0.6, np.random.default_rng(1)) for c in (1.0, 1e-3))
+    np.testing.assert_allclose(tiny, 1e-3 * whole)
+    assert 0 < np.count_nonzero(whole == 0) < 200
+    assert thinned(value, 0.0, np.random.default_rng(1)) is value
+    nothing = np.zeros(4)
+    assert thinned(nothing, 0.6, np.random.default_rng(1)) is nothing
 
 
 def test_thinning_is_refused_outside_its_range() -> None:

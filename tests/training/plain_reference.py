@@ -159,6 +159,8 @@ def objective(
     found = [(group, values) for group, values in found if any(v is not None for v in values)]
     usable = [group for group, _ in found]
     weight_of = weights(usable, args, longest)
+    squares = [value**2 for _, values in found for value in values if value]
+    small = below * math.sqrt(sum(squares) / max(1, len(squares)))
     loss = clipped = kl = mass = 0.0
     thinned = 0
     ratios: list[float] = []
@@ -167,10 +169,10 @@ def objective(
         for rollout, advantage in zip(group.rollouts, values, strict=True):
             if advantage is None or rollout.row not in weight_of:
                 continue
-            if abs(advantage) < below:
-                lost = lots[rollout.row] * below >= abs(advantage)
+            if abs(advantage) < small:
+                lost = lots[rollout.row] * small >= abs(advantage)
                 thinned += lost and advantage != 0.0
-                advantage = 0.0 if lost else math.copysign(below, advantage)
+                advantage = 0.0 if lost else math.copysign(small, advantage)
             weight = parts * weight_of[rollout.row]
             mass += weight * len(rollout.response) / parts
             if part is not None and rollout.row not in part:

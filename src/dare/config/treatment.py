@@ -121,8 +121,9 @@ class AdvantageConfig:
     group's own deviation they then count as much as right against wrong, unless `std_floor` is
     far above lambda. False gives such groups advantage 0."""
     thin_below: float = 0.0
-    """Rollouts whose advantage is smaller than this are trained on with chance |advantage| /
-    thin_below and weigh the inverse: less to train on, the same gradient on average. 0: all are."""
+    """Rollouts whose advantage is smaller than this times the usual size (1 where a group's
+    deviation is 1) are trained on with chance |advantage| / that and weigh the inverse: less to
+    train on, the same gradient on average. 0: all are."""
 
     def __post_init__(self) -> None:
         floor, thin = self.std_floor, self.thin_below

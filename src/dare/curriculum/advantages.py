@@ -103,16 +103,18 @@ def advantages(
 
 
 def thinned(advantage_R: Array, below: float, rng: np.random.Generator) -> Array:
-    """Rollouts of an advantage under `below` are kept with chance |advantage| / below, and count
-    as much as was left out: the expected gradient is the same.
+    """Rollouts of a small advantage are kept with chance |advantage| / small, and count as much as
+    was left out: the expected gradient is the same.
 
-    Seven right rollouts beside a wrong one say little each, and cost as much to train on.
+    Seven right rollouts beside a wrong one say little each, and cost as much to train on. Small is
+    what lies under `below` times the usual size, that of all rollouts that have an advantage.
     """
-    if below <= 0.0:
+    told = advantage_R[advantage_R != 0.0]
+    if below <= 0.0 or not len(told):
         return advantage_R
-    chance = np.minimum(np.abs(advantage_R) / below, 1.0)
+    chance = np.minimum(np.abs(advantage_R) / (below * np.sqrt(np.mean(told**2))), 1.0)
     kept = rng.random(len(advantage_R)) < chance
-    return np.where(kept, advantage_R / np.maximum(chance, 1e-12), 0.0)
+    return np.where(kept, advantage_R / np.where(kept, chance, 1.0), 0.0)
 
 
 def _std(values: Array) -> float:
