@@ -232,3 +232,26 @@ def test_nothing_to_evaluate_on_is_said(dare: Call) -> None:
     code, _, errors = dare("train", "--eval-data", "null", "--dry-run")
     assert code == 2
     assert "eval_data" in errors
+
+
+def test_data_beside_the_recipe_is_found_from_elsewhere_and_on_resume(
+    tmp_path: Path, dare: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    rows = [{"prompt": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(8)]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (home / "mine.jsonl").write_text(text, encoding="utf-8")
+    (home / "recipe.yaml").write_text(
+        "model: pocket\ndata: mine.jsonl\ntraining: {max_steps: 1, rollout_budget: 16, "
+        "max_completion_length: 8, save_steps: 1}\n",
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(elsewhere)
+    code, out, err = dare("train", str(home / "recipe.yaml"), "--output-dir", "run")
+    assert code == 0, err
+    monkeypatch.chdir(tmp_path)
+    code, out, err = dare("train", "--resume", "elsewhere/run")
+    assert code == 0, err
+    assert "was finished already, at step 1" in out

@@ -38,7 +38,7 @@ def train(
 
     from dare.errors import InvalidInput, require
     from dare.training.progress import RichProgress
-    from dare.training.recipe import build, change, load_recipe, own_code
+    from dare.training.recipe import build, change, load_recipe, located, own_code
 
     logging.disable_progress_bar()
     named, options = split_options([*([recipe] if recipe else []), *context.args], default="")
@@ -81,10 +81,13 @@ def train(
         if dry_run:
             show_plan(trainer)
             return
-        # Modules of one's own are found from wherever the run is continued.
-        trainer.recipe = {"modules": str(Path.cwd()), **settings}
+        # One's own modules and data are found from wherever the run is continued.
+        trainer.recipe = located({"modules": str(Path.cwd()), **settings})
         trainer.train(resume_from_checkpoint=True if resume is not None else None)
     folder = trainer.folder.path
+    if trainer.resumed_at == trainer.args.max_steps > 0:
+        typer.echo(f"was finished already, at step {trainer.resumed_at}; --max-steps goes further")
+        return
     if trainer.stopped_by:
         done, steps = trainer.state.global_step, trainer.args.max_steps
         typer.echo(f"stopped at step {done} of {steps}: dare train --resume {folder}", err=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -86,7 +87,24 @@ def load_recipe(name: str) -> dict[str, Any]:
         raise InvalidInput("recipe", name, f"is not YAML: {first_line(error)}") from None
     if not isinstance(recipe, dict) or not recipe:
         raise InvalidInput("recipe", name, "must be a mapping of settings")
-    return {**own, **_checked(recipe)}
+    whole = {**own, **_checked(recipe)}
+    return located(whole, Path(whole["modules"])) if whole.get("modules") else whole
+
+
+def located(recipe: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
+    """The recipe with the whole paths of data files: those that are not found from here and lie in
+    `folder`, or without one all. A recipe moves with its data; a run is resumed from anywhere."""
+
+    def found(source: Any) -> Any:
+        if isinstance(source, Mapping):
+            parts = {"path": source["path"]} if "path" in source else source
+            return {**source, **{name: found(part) for name, part in parts.items()}}
+        if not isinstance(source, str) or (folder is not None and os.path.exists(source)):
+            return source
+        there = os.path.join(folder or os.getcwd(), source)
+        return os.path.abspath(there) if os.path.isfile(there) else source
+
+    return {**recipe, **{name: found(recipe[name]) for name in _DATA if name in recipe}}
 
 
 def find_modules(recipe: Mapping[str, Any]) -> None:

@@ -194,7 +194,7 @@ class DareTrainer(Trainer):
         self._begun = False
         self.recipe: dict[str, Any] | None = None
         """Kept in the folder where there is one, so that --resume needs nothing else."""
-        self.stopped_by = 0
+        self.stopped_by = self.resumed_at = 0
         """The signal that ended the last call of `train` before its last step; 0 without one."""
         self.add_callback(StepEnd(self.finish_update, begin=self._begin))
 
@@ -251,7 +251,7 @@ class DareTrainer(Trainer):
                 require(found is not None, "resume_from_checkpoint", str(run), fix)
             elif checkpoint.checkpoints(run):
                 fix = (
-                    f"holds checkpoints of another run; continue with "
+                    f"holds the checkpoints of a run; continue it with "
                     f"{checkpoint.how_to_continue(run)}, begin anew with overwrite_output_dir=True "
                     "(--overwrite-output-dir true), or choose another folder"
                 )
@@ -612,7 +612,9 @@ class DareTrainer(Trainer):
         state = load_state(found / "curriculum") if found is not None else None
         self.curriculum = self._build_curriculum(state)
         self._waiting = []  # of a step that an error cut short
-        if state is not None:
+        if found is not None and state is not None:
+            name = found.resolve().name.removeprefix("checkpoint-")
+            self.resumed_at = int(name) if name.isdecimal() else 0
             meta = state["meta"]
             fix = "was saved with save_only_model: it has no optimiser to go on with"
             require(not meta["model_only"], "resume_from_checkpoint", str(found), fix)

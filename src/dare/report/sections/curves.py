@@ -28,9 +28,8 @@ CURVES = (
     Curve(
         "reward",
         "Reward in training",
-        "Mean over the rollouts of a step. The curriculum draws "
-        "what is neither solved nor hopeless, so it tends to stay near one half.",
-        True,
+        "Mean over the rollouts of a step. The curriculum draws what is neither solved nor "
+        "hopeless, so a reward of 0 or 1 tends to stay near one half.",
     ),
     Curve(
         "loss",

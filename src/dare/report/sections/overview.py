@@ -52,7 +52,7 @@ def _tiles(run: RunData) -> Block:
         [
             ("Method", run.method, f"seed {run.seed}"),
             ("Accuracy", percent(last), gain),
-            ("Reward", percent(late(run, "reward")), "mean of the last steps, training prompts"),
+            ("Reward", short(late(run, "reward")), "mean of the last steps, training prompts"),
             ("Steps", f"{steps:,}", total),
             ("Generated tokens", short(float(tokens[-1]) if len(tokens) else None), ""),
             ("Time", duration(seconds), "all phases, without evaluation"),
@@ -80,7 +80,7 @@ def _table(runs: Sequence[RunData]) -> Block:
                 run.name,
                 percent(last),
                 percent(first),
-                percent(late(run, "reward")),
+                short(late(run, "reward")),
                 f"{int(run.step[-1]) + 1:,}" if len(run.step) else "0",
                 short(float(tokens[-1]) if len(tokens) else None),
                 duration(float(run.seconds[-1]) if len(run.seconds) else 0.0),
