@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import dare
+from dare import errors
 from dare.config import preset_names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,6 +55,112 @@ def test_importing_loads_no_heavy_library(module):
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+# Some libraries are refused, as where they are not installed.
+LESS = """
+import runpy, sys
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        library = name.partition(".")[0]
+        if {refused}:
+            raise ModuleNotFoundError("No module named " + repr(name), name=name)
+sys.meta_path.insert(0, Nothing())
+{code}
+"""
+CORE = ("dare", "numpy", "yaml", "safetensors")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+def with_extra(extra: str | None, code: str) -> subprocess.CompletedProcess[str]:
+    """What a program does where the package was installed with this extra, or with none."""
+    refused = f"library not in {CORE!r} and library not in sys.stdlib_module_names"
+    if extra == "report":
+        refused = f"library in {sorted({*errors._EXTRAS['train']} - {'packaging'})!r}"
+    code = LESS.format(refused=refused, code=code)
+    return subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+
+
+def command(extra: str | None, words: str) -> tuple[int, str, str]:
+    """`dare WORDS` there: exit code, stdout, stderr."""
+    code = f"sys.argv[:] = {['dare', *words.split()]!r}; from dare.__main__ import main; main()"
+    done = with_extra(extra, code)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_curriculum_needs_numpy_yaml_and_safetensors_alone(tmp_path):
+    """A loop of one's own, from the first plan to a saved state."""
+    code = f"""
+import dare, dare.curriculum
+from dare import state
+from dare.integrations.loop import LoopCurriculum
+runpy.run_path({str(ROOT / "examples" / "own_loop.py")!r})["train"](2)
+loop = LoopCurriculum([{{"prompt": "a"}}, {{"prompt": "b"}}])
+asked = loop.ask()
+loop.save({str(tmp_path / "state")!r})
+loop.load({str(tmp_path / "state")!r})
+assert loop.ask() == asked
+print("done")
+"""
+    done = with_extra(None, code)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+@pytest.mark.parametrize("name", ["DareTrainer", "DareConfig"])
+def test_the_trainer_without_torch_is_one_line_with_the_command(name):
+    done = with_extra(None, f"from dare import {name}")
+    wanted = f"dare.{name} needs torch, not installed: pip install 'dare-rl[train]'"
+    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {wanted}"
+
+
+def test_a_module_that_no_extra_brings_is_missed_as_python_misses_it():
+    assert errors.absent(ModuleNotFoundError("no", name="my_rewards"), "it") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [("train", "transformers"), ("doctor", "transformers"), ("plan", "huggingface_hub")],
+)
+def test_a_command_that_needs_the_trainer_says_so_in_one_line(words, needed):
+    line = f"error: `dare {words}` needs {needed}, not installed: pip install 'dare-rl[train]'\n"
+    assert command("report", words) == (2, "", line)
+
+
+def test_the_command_without_its_libraries_is_one_line():
+    code, out, err = command(None, "presets")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: `dare` needs typer, not installed: pip install 'dare-rl[train]'")
+    assert err.count("\n") == 1
+
+
+def test_the_extra_report_is_enough_to_look_at_presets_and_runs():
+    code, out, err = command("report", "presets paper")
+    assert (code, err) == (0, "")
+    assert "estimator" in out
+    code = "import dare.report.document, dare.report.compare, dare.report.difficulty"
+    done = with_extra("report", f"{code}, dare.study.compare")
+    assert done.returncode == 0, done.stderr
+
+
+def names_of(requirements: list[str]) -> set[str]:
+    """The libraries of a list of requirements, without the package's own extras."""
+    names = {re.split(r"[\[<>=!~; ]", each)[0].lower() for each in requirements}
+    return names - {"dare-rl"}
+
+
+def test_the_line_for_a_missing_library_knows_all_that_the_extras_bring():
+    extras = PROJECT["optional-dependencies"]
+    for extra in ("report", "train"):
+        named = {name.replace("-", "_") for name in names_of(extras[extra])}
+        assert named <= set(errors._EXTRAS[extra])
+    assert names_of(PROJECT["dependencies"]) == {"numpy", "pyyaml", "safetensors"}
+
+
+def test_every_library_that_the_package_imports_is_the_cores_or_of_an_extra():
+    known = {*sys.stdlib_module_names, *CORE, *errors._EXTRAS["report"]}
+    known |= {*errors._EXTRAS["train"], "triton"}  # torch for GPUs brings triton
+    found = {name.partition(".")[0] for path in modules(PACKAGE) for name in imported(path)}
+    assert found - known == set()
+
+
 @pytest.mark.parametrize("path", modules(PACKAGE / "curriculum"), ids=file_name)
 def test_the_curriculum_depends_on_nothing_above_it(path):
     ours = {name for name in imported(path) if belongs(name, ("dare",))}
@@ -68,20 +175,17 @@ def test_nothing_is_pickled(path):
 
 
 def test_versions_agree():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["version"] == dare.__version__ == metadata.version("dare-rl")
+    assert PROJECT["version"] == dare.__version__ == metadata.version("dare-rl")
     assert f"## [{dare.__version__}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
-def test_constraints_pin_every_dependency_but_those_they_name_as_left_out():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["report"], *extras["dev"]]
-    names = {re.split(r"[\[<>=!~; ]", each)[0].lower() for each in wanted}
+def test_constraints_pin_every_dependency():
+    wanted = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    names = set().union(*(names_of(some) for some in wanted))
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins), "exact, without local tags"
-    assert names <= {pin.split("==")[0].lower() for pin in pins}
+    assert names <= {pin.split("==")[0].lower().replace("_", "-") for pin in pins}
 
 
 def test_presets_and_type_marker_are_shipped():
@@ -120,7 +224,7 @@ def test_the_code_of_the_readme_runs(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", ["from_trl", "own_reward", "own_estimator", "plan"])
+@pytest.mark.parametrize("page", ["from_trl", "own_reward", "own_estimator", "own_loop", "plan"])
 def test_the_code_of_a_guide_runs(page, tmp_path, monkeypatch):
     """As a module that is imported: a process of its own would load every library once more."""
     code = whole_page(f"docs/{page}.md")

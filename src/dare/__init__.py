@@ -41,4 +41,12 @@ def __getattr__(name: str) -> Any:
     """Load a public name when it is first asked for: `import dare` loads no model library."""
     if name not in _HOME:
         raise AttributeError(f"module 'dare' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    try:
+        return getattr(import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        from dare.errors import absent
+
+        line = absent(error, f"dare.{name}")
+        if line is None:
+            raise
+        raise ModuleNotFoundError(line, name=error.name) from None

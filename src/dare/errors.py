@@ -7,6 +7,14 @@ import reprlib
 from collections.abc import Iterable
 
 _LISTED = 30  # names that are still read when listed
+_EXTRAS = {
+    "report": ("plotly", "pyarrow", "rich", "typer"),
+    "train": (
+        *("accelerate", "datasets", "math_verify", "peft", "torch", "transformers"),
+        *("fsspec", "huggingface_hub", "mpmath", "packaging", "sympy"),  # what these bring
+    ),
+}
+"""Libraries that come with each extra of the package, by the name they are imported as."""
 
 
 class InvalidInput(ValueError):
@@ -40,6 +48,17 @@ def require(condition: object, field: str, value: object, fix: str) -> None:
     """Raise `InvalidInput` unless the condition holds."""
     if not condition:
         raise InvalidInput(field, value, fix)
+
+
+def absent(error: ModuleNotFoundError, what: str) -> str | None:
+    """The line for a library that was left out when DARE was installed, and what to run; None for
+    any other module: that it is missing is not a matter of extras."""
+    library = (error.name or "").partition(".")[0]
+    for extra, libraries in _EXTRAS.items():
+        if library in libraries:
+            less = " ('dare-rl[report]' if you only read runs)" if extra == "report" else ""
+            return f"{what} needs {library}, not installed: pip install 'dare-rl[train]'{less}"
+    return None
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -1,0 +1,1 @@
+"""The curriculum in other people's trainers."""
