@@ -1,0 +1,32 @@
+"""The benchmark of scale measures what its page shows, at sizes that a test can pay."""
+
+import json
+from pathlib import Path
+
+import pytest
+import scale
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "scale.json"
+
+
+@pytest.mark.parametrize("estimator", ["dare", "posterior"])
+def test_a_small_size_gives_every_figure_of_the_page(estimator):
+    figures = scale.of_prompts(estimator, 300, 2)
+    assert figures.keys() == json.loads(RESULTS.read_text("utf-8"))[estimator]["1000"].keys()
+    assert all(value >= 0 for value in figures.values())
+    assert figures["state_mb"] > 2 * scale.ROLLOUTS * scale.TOKENS * 8 / 1e6  # tokens of two steps
+
+
+def test_a_first_reading_holds_all_states_at_once():
+    small, large = scale.alone("read", 500), scale.alone("read", 8000)
+    assert large["peak_mb"] - small["peak_mb"] > 7500 * scale.HIDDEN * 8 / 1e6
+
+
+def test_each_process_receives_what_all_send():
+    one, eight = scale.of_processes(1), scale.of_processes(8)
+    assert eight["received_mb"] == pytest.approx(8 * one["received_mb"], rel=0.01)
+    assert one["received_mb"] > scale.PER_PROCESS * scale.TOKENS * 4 / 1e6
+
+
+def test_two_processes_exchange_over_gloo():
+    assert 0 < scale.over_gloo(2) < 60
