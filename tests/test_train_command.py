@@ -87,6 +87,24 @@ def test_scale_rewards_has_the_values_that_trl_takes(given, meant):
         replace(config, scale_rewards="groups").curriculum_config()
 
 
+@pytest.mark.parametrize(
+    ("option", "held", "expected"),
+    [
+        (["--medium.clip-high", "0.4"], {}, (0.1, 0.4)),
+        (["--medium.clip-low", "0.3"], {}, (0.3, 0.1)),  # the side that was not asked for stays
+        (["--medium.clip-low", "0.3"], {"medium": {"clip_high": 0.5}}, (0.3, 0.5)),
+        (["--epsilon-high", "0.4"], {"medium.clip_high": 0.5}, (0.1, 0.4)),
+        ([], {"medium": {"clip_high": 0.5}}, (0.1, 0.5)),
+        ([], {}, (0.1, 0.1)),
+    ],
+)
+def test_a_clip_range_that_is_told_wins_over_epsilon(option, held, expected) -> None:
+    recipe = load_recipe("quickstart")
+    recipe |= {"curriculum": held, "training": {**recipe["training"], "epsilon": 0.1}}
+    medium = config_of(change(recipe, option)).curriculum_config().medium
+    assert (medium.clip_low, medium.clip_high) == expected
+
+
 def test_the_seed_reaches_the_run_and_its_curriculum():
     config = config_of(change(load_recipe("quickstart"), ["--seed", "7"]))
     assert config.seed == 7

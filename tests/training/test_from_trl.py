@@ -200,6 +200,26 @@ def test_a_second_start_says_how_to_go_on_and_how_to_begin_anew(tmp_path: Path) 
     assert len(tiny.lines(tmp_path / "metrics.jsonl")) == 1
 
 
+def test_a_finished_run_without_checkpoints_is_not_overwritten_either(tmp_path: Path) -> None:
+    tiny.trainer(tmp_path, max_steps=2, seed=3).train()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(InvalidInput, match="holds a finished run") as caught:
+        tiny.trainer(tmp_path, max_steps=2).train()
+    assert caught.value.field == "output_dir"
+    assert "--overwrite-output-dir true" in caught.value.fix
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    tiny.trainer(tmp_path, max_steps=1, overwrite_output_dir=True).train()
+    assert len(tiny.lines(tmp_path / "metrics.jsonl")) == 1
+
+
+@pytest.mark.parametrize("config", ["", "steps: many", "[]", "steps: 9", "a: *b", "\x00"])
+def test_a_run_that_broke_off_or_cannot_be_read_is_begun_anew(config: str, tmp_path: Path) -> None:
+    tiny.trainer(tmp_path, max_steps=2).train()
+    (tmp_path / "config.yaml").write_text(config)
+    tiny.trainer(tmp_path, max_steps=1).train()
+    assert len(tiny.lines(tmp_path / "metrics.jsonl")) == 1
+
+
 def test_a_dictionary_of_evaluation_sets(tmp_path: Path) -> None:
     sure, never = tiny.problems(1.0, each=4), tiny.problems(0.0, each=6)
     both = {"sure": sure, "never": never}

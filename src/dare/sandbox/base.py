@@ -50,7 +50,8 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True)
 class Execution:
-    """What is known of a program that has ended. `code` is its exit status or signal number."""
+    """What is known of a program that has ended. `code` is its exit status or signal number;
+    of its `wall_s` it was ready and had no processor for `waited_s`."""
 
     ended: Ended
     code: int
@@ -60,6 +61,7 @@ class Execution:
     wall_s: float
     peak_mb: float
     detail: str = ""
+    waited_s: float = 0.0
 
 
 class Running(Protocol):

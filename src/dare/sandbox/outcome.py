@@ -47,7 +47,8 @@ def conclude(
         ended, code = _from_status(int(status or 0), cpu_s, outputs[1], limits)
     wall_s = float(report.get("wall_s", wall_s))
     peak_mb = float(report.get("peak_mb", 0.0))
-    return Execution(ended, code, *outputs, cpu_s, wall_s, peak_mb, reason)
+    waited_s = min(wall_s, float(report.get("waited_s", 0.0)))
+    return Execution(ended, code, *outputs, cpu_s, wall_s, peak_mb, reason, waited_s)
 
 
 def _from_status(status: int, cpu_s: float, stderr: bytes, limits: Limits) -> tuple[Ended, int]:

@@ -156,6 +156,7 @@ def run_one(
         "eval_on_start": False,
         "load_best_model_at_end": False,
         "save_strategy": "no",
+        "overwrite_output_dir": True,  # of a study that was ended before it noted its points
     }
     bar = [RichProgress(f"seed {seed}")] if show else []
     trainer = build({**recipe, "training": training}, callbacks=bar)

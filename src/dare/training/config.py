@@ -18,7 +18,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 
 from dare.config import CurriculumConfig
-from dare.config.nested import arguments, hints_of, typed, within
+from dare.config.nested import arguments, hints_of, nest, typed, within
 from dare.errors import InvalidInput, require, suggest
 from dare.policy.logprobs import Sampling
 from dare.policy.loss import Level, LossType
@@ -195,7 +195,8 @@ class DareConfig(TrainingArguments):
         default=False, metadata={"help": "Responses that were cut off are not trained on."}
     )
     epsilon: float | None = field(
-        default=None, metadata={"help": "Clip range of medium prompts, both sides."}
+        default=None,
+        metadata={"help": "Clip range of medium prompts, both sides unless the upper is set."},
     )
     epsilon_high: float | None = field(
         default=None,
@@ -449,6 +450,9 @@ class DareConfig(TrainingArguments):
             budget = self.per_device_train_batch_size * (processes or self.world_size) * steps
         changes["seed"] = self.seed
         high = self.epsilon if self.epsilon_high is None else self.epsilon_high
+        medium = nest(changes).get("medium")
+        if self.epsilon_high is None and isinstance(medium, Mapping) and "clip_high" in medium:
+            high = None  # one that is told wins over `epsilon`, whichever its name
         if self.loss_type == "cispo" and self.epsilon_high is not None:
             high = self.epsilon_high - 1.0  # TRL's is the bound itself; ours counts from 1
         named = {name: getattr(self, familiar) for name, familiar in FAMILIAR.items()}

@@ -182,7 +182,9 @@ def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
                 held[plain] = value
                 familiar = FAMILIAR.get(plain) if part == "curriculum" else None
                 if familiar and changed.get("training"):  # of the file: it would win over this
-                    changed["training"].pop(familiar, None)
+                    was = changed["training"].pop(familiar, None)
+                    if familiar == "epsilon" and was and "clip_high" not in nest(held)["medium"]:
+                        held["medium.clip_high"] = was  # the other side of it stays
                 break
         else:
             if is_trls(plain):

@@ -19,6 +19,7 @@ import numpy as np
 import yaml
 
 from dare.errors import InvalidInput, require
+from dare.report.text import load_yaml
 
 FILES = (
     "metrics.jsonl",
@@ -52,6 +53,15 @@ class RunFolder:
             if last and _step_of(last[0]) == record["step"]:
                 return
         self.append("eval.jsonl", record)
+
+    def finished(self) -> bool:
+        """Whether it holds a run that has all of its steps, with checkpoints or without."""
+        try:
+            steps = load_yaml((self.path / "config.yaml").read_text("utf-8"))["steps"]
+            last = _step_of((self.path / "metrics.jsonl").read_bytes().splitlines()[-1])
+            return last is not None and last + 1 >= int(steps)
+        except (OSError, ValueError, TypeError, LookupError, yaml.YAMLError, RecursionError):
+            return False  # none, or one that broke off
 
     def rewind(self, step: int) -> None:
         """Forget every line of a step at or after `step`, and what is no line of a step: the last

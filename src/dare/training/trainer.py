@@ -249,11 +249,14 @@ class DareTrainer(Trainer):
                 found = checkpoint.chosen(run, wanted)
                 fix = "has no usable checkpoint"
                 require(found is not None, "resume_from_checkpoint", str(run), fix)
-            elif checkpoint.checkpoints(run):
-                fix = (
-                    f"holds the checkpoints of a run; continue it with "
-                    f"{checkpoint.how_to_continue(run)}, begin anew with overwrite_output_dir=True "
-                    "(--overwrite-output-dir true), or choose another folder"
+            elif checkpoint.checkpoints(run) or self.folder.finished():
+                fix = "holds a finished run, which kept no checkpoint to continue from; "
+                if checkpoint.checkpoints(run):
+                    how = checkpoint.how_to_continue(run)
+                    fix = f"holds the checkpoints of a run; continue it with {how}, "
+                fix += (
+                    "begin anew with overwrite_output_dir=True (--overwrite-output-dir true), "
+                    "or choose another folder"
                 )
                 require(self.args.overwrite_output_dir, "output_dir", str(run), fix)
             self._start(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from dare.rewards.code.assert_tests import try_assert
 from dare.rewards.code.candidate import Candidate
 from dare.rewards.code.rules import Rules
 from dare.rewards.code.session import payload
+from dare.rewards.code.verdict import Ruling, Trial
 from dare.sandbox import Ended, Execution, Job, Running, Sandbox, open_sandbox
 
 DOUBLE = "def f(x):\n    return 2 * x\n"
@@ -53,6 +55,26 @@ class TestVerdicts:
         slow = "import time\nwhile time.process_time() < 0.3: pass\nprint(3)"
         found = judge(slow, [SUM[0]] * 8, total_limit_s=0.5)
         assert (found.verdict, found.tests_run) == ("time_limit", 2)
+
+    def test_patience_for_all_tests_counts_what_a_program_took_not_the_machine(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        judging = sys.modules["dare.rewards.code.judge"]  # the package has a function of that name
+        clock = iter(range(0, 1 << 20, 100))  # between any two looks at it 100 seconds pass
+        monkeypatch.setattr(judging.time, "monotonic", lambda: float(next(clock)))
+        quick, sleepy = (Trial(Ruling.ACCEPTED, wall_s=seconds) for seconds in (0.1, 9.0))
+        assert judging._run(lambda _: quick, SUM * 20, True, 4.0).passed
+        found = judging._run(lambda _: sleepy, SUM * 20, True, 4.0)
+        assert (found.verdict, found.tests_run) == ("time_limit", 3)  # 27 s of 20
+
+    @pytest.mark.usefixtures("busy_machine")
+    def test_what_a_program_waited_for_a_processor_is_told(self, room: Sandbox) -> None:
+        work = "import time\nwhile time.process_time() < 0.8: pass\n"
+        found = room.run(Job(work))
+        assert found.waited_s > 0.4  # four others on every core
+        assert found.wall_s - found.waited_s < 0.5 * found.wall_s
+        found = room.run(Job("import time; time.sleep(1)"))
+        assert found.wall_s - found.waited_s > 0.95
 
     @pytest.mark.usefixtures("busy_machine")
     @pytest.mark.parametrize("kind", ["stdin", "function"])

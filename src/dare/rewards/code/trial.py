@@ -37,4 +37,5 @@ def trial(ruling: Ruling, execution: Execution, message: str = "") -> Trial:
         execution.stdout[:_SHOWN].decode("utf-8", "replace"),
         execution.stderr[-_SHOWN:].decode("utf-8", "replace"),
         execution.cpu_s,
+        execution.wall_s - execution.waited_s,
     )

@@ -21,13 +21,14 @@ class Ruling(StrEnum):
 
 @dataclass(frozen=True)
 class Trial:
-    """One program on one test."""
+    """One program on one test; its `wall_s` are without those that it waited for a processor."""
 
     ruling: Ruling
     message: str = ""
     stdout: str = ""
     stderr: str = ""
     cpu_s: float = 0.0
+    wall_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class Watch:
     ) -> None:
         self.control, self.pid, self.limits, self.room = control, pid, limits, room
         self.started = time.monotonic()
-        self.wall_s = 0.0
+        self.wall_s = self.waited_s = 0.0
         self.peak = 0
         self.gone_cpu_s = 0.0  # of orphans that ended and were reaped here
         self.status: int | None = None
@@ -72,12 +72,14 @@ class Watch:
                 "reason": reason,
                 "status": self.status,
                 "wall_s": self.wall_s,
+                "waited_s": self.waited_s,
                 "cpu_s": self.program_cpu_s + self.gone_cpu_s,
                 "peak_mb": self.peak / _MB,
             }
         ).encode()
 
     def _reap_program(self) -> None:
+        self.waited_s = waited_s(self.room.members())  # it cannot be asked once it is reaped
         _, self.status, used = os.wait4(self.pid, 0)
         self.program_cpu_s = used.ru_utime + used.ru_stime
         if not self.peak:  # it ended before it was looked at
