@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -194,6 +197,24 @@ def trainer(
         peft_config=peft_config,
         services=services,
         reward_processing_classes=reward_processing_classes,
+    )
+
+
+def torchrun(
+    *words: str, folder: Path | None = None, timeout: float = 600, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """A script, or -m and a module, on two processes of this machine's CPU."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    command += ["--master_port", "0", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
+    given = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", **variables}
+    return subprocess.run(
+        [*command, *words],
+        cwd=folder,
+        env={**os.environ, **given},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
-from plain_reference import Step, Witness
+from plain_reference import Step, Witness, whole
 from transformers import AutoModelForCausalLM
 
 import tiny
@@ -203,7 +203,10 @@ def as_saved(trainer: Any, steps: list[Step]) -> dict[str, Any]:
         "gradients": [step.gradient for step in steps],
         "distances": [step.distance() for step in steps],
         "selections": [[list(prompt) for prompt in step.selection] for step in steps],
-        "weights": trainer.accelerator.unwrap_model(trainer.model).state_dict(),
+        "weights": {
+            name: whole(value)
+            for name, value in trainer.accelerator.unwrap_model(trainer.model).state_dict().items()
+        },
         "difficulty": trainer.curriculum.difficulty().tolist(),
     }
 
@@ -216,5 +219,10 @@ if __name__ == "__main__":
         policy = AutoModelForCausalLM.from_pretrained(source)
         made, steps = run(name, Path(out) / name, policy, processes, check=name in CASES)
         assert made.accelerator.num_processes == processes
+        kept = as_saved(made, steps)  # with the parts that other processes have
+        weights = dict(made.accelerator.unwrap_model(made.model).named_parameters())
+        kept["parts"] = {
+            name: len(getattr(one, "_local_tensor", one)) for name, one in weights.items()
+        }
         if made.is_world_process_zero():
-            torch.save(as_saved(made, steps), Path(out) / f"{name}.pt")
+            torch.save(kept, Path(out) / f"{name}.pt")

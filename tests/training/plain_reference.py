@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 import tiny
@@ -75,6 +76,11 @@ class Step:
             if name in self.gradient
         ]
         return max(gaps, default=math.nan)  # a step that was not checked is close to nothing
+
+
+def whole(tensor: Any) -> Any:
+    """A tensor of which each process may have a part."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def logprobs(model: Any, prompt: list[int], response: list[int], temperature: float) -> Any:
@@ -269,7 +275,7 @@ class Witness(TrainerCallback):
             self._selection = list(zip(plan.ids, plan.difficulty_P.tolist(), sizes, strict=True))
         if not self.check:
             return
-        model = copy.deepcopy(self._bare()).double().eval()
+        model = self._now()
         places = {int(row): place for place, row in enumerate(plan.prompt_P)}
         groups = {row: Group(float(plan.difficulty_P[p])) for row, p in places.items()}
         for index, row in enumerate(rollouts.prompt_R.tolist()):
@@ -335,16 +341,22 @@ class Witness(TrainerCallback):
     def _bare(self) -> Any:
         return self.trainer.accelerator.unwrap_model(self.trainer.model)
 
+    def _now(self) -> Any:
+        """A copy of the policy as it is, whole."""
+        model = copy.deepcopy(self._start).eval()
+        model.load_state_dict({n: whole(one) for n, one in self._bare().state_dict().items()})
+        return model
+
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The gradient is complete, the weights are still those it belongs to."""
         bare = self._bare()
         trained = [(n, p.grad) for n, p in bare.named_parameters() if p.requires_grad]
-        gradient = {name: grad.detach().clone() for name, grad in trained}
+        gradient = {name: whole(grad).detach().clone() for name, grad in trained}
         if not self.check:
             nan = math.nan
             self.steps.append(Step(nan, nan, nan, {}, gradient, [], [], self._selection))
             return
-        model = copy.deepcopy(bare).double().eval()
+        model = self._now()
         settings = self.trainer.settings
         uses = {"easy": settings.easy.use, "hard": settings.hard.use}
         treated = [name for name, use in uses.items() if use and settings.tiers]

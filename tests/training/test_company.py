@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,19 +37,8 @@ NEW = [
 def launch(folder: Path, what: str, *words: str) -> subprocess.CompletedProcess[str]:
     folder.mkdir(exist_ok=True)
     (folder / "company_reward.py").write_text(REWARD)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    command += ["--master_port", "0", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
-    path = f"{Path(dare.__file__).parents[1]}:{folder}"
-    given = {"WHAT": what, "PYTHONPATH": path, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*command, "-m", "dare", "train", *words],
-        cwd=folder,
-        env={**os.environ, **given},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    given = {"WHAT": what, "PYTHONPATH": f"{Path(dare.__file__).parents[1]}:{folder}"}
+    return tiny.torchrun("-m", "dare", "train", *words, folder=folder, timeout=150, **given)
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,14 +37,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     root = tmp_path_factory.mktemp("processes")
     tiny.policy().save_pretrained(root / "model")
     script = Path(__file__).with_name("gradient_cases.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    command += ["--master_port", "0", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
-    command += [str(script), str(root / "model"), str(root / "two"), *EVERY]
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     (root / "two").mkdir()
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
+    done = tiny.torchrun(str(script), str(root / "model"), str(root / "two"), *EVERY)
     assert done.returncode == 0, done.stderr[-4000:]
     steps = {}
     for case in EVERY:

@@ -73,8 +73,7 @@ def _read(
         if progress is not None:
             progress(len(rows))
     model.train(was_training)
-    assert result is not None, "there are prompts"
-    return result
+    return np.zeros((0, 0), np.float32) if result is None else result
 
 
 def _last_state(core: Any, batch: TokenBatch) -> Tensor:

@@ -114,9 +114,9 @@ class TransformersGenerator:
     @torch.no_grad()
     def generate(self, request: GenerationRequest, sampling: Sampling) -> Generated:
         """One response for each rollout. Where memory runs out, fewer are decoded at a time."""
+        model = self._model()  # gathered from all processes, also for one without a rollout
         if not len(request.prompt_R):
             return Generated([], np.empty(0, dtype=np.int64))
-        model = self._model()
         was_training = model.training
         model.eval()
         try:

@@ -21,7 +21,7 @@ def build_generator(choice: str | Generator, policy: Policy) -> Generator:
         return _checked(choice, type(choice).__name__)
     if choice == "transformers":
         return TransformersGenerator(
-            lambda: policy.module,
+            policy.readable,
             pad_id=policy.pad_id,
             end_ids=policy.ends,
             max_rows=policy.generation_rows,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import resource
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -107,14 +108,15 @@ def context_of(model: Any) -> int:
 class ReferencePolicy:
     """The policy as it starts: the same weights with adapters off, or a frozen copy."""
 
-    def __init__(self, model: Any, device: torch.device) -> None:
-        self._adapters = hasattr(model, "disable_adapter")
-        frozen = model if self._adapters else copy.deepcopy(model).eval().requires_grad_(False)
-        self.model = frozen.to(device)
+    def __init__(self, model: Any) -> None:
+        adapters = hasattr(model, "disable_adapter")
+        self._frozen = None if adapters else copy.deepcopy(model).eval().requires_grad_(False)
 
-    def active(self) -> AbstractContextManager[Any]:
-        """Inside this context `model` is the reference."""
-        return self.model.disable_adapter() if self._adapters else nullcontext()
+    @contextmanager
+    def active(self, policy: Any) -> Iterator[Any]:
+        """The reference, which may be the `policy` with its adapters off while inside."""
+        with nullcontext() if self._frozen is not None else policy.disable_adapter():
+            yield policy if self._frozen is None else self._frozen
 
 
 def peak_memory_mb() -> float:

@@ -1,7 +1,7 @@
 """Policy: the one owner of the model. It generates, scores, reads and embeds.
 
 What every such call needs is set here and nowhere else: the module under the trainer's wrappers,
-eval mode, no gradients, mixed precision, and the same number of passes on every process.
+eval mode, no gradients, mixed precision, and whole weights where they lie in parts.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dare.policy.generators import build_generator
 from dare.policy.logprobs import Sampling
 from dare.policy.model import ReferencePolicy, context_of, end_ids
 from dare.policy.score import Scores, batch_logprobs, score
+from dare.policy.sharded import WholeModel
 
 _LOG = logging.getLogger(__name__)
 _LEAST_TOKENS = 512  # a pass is not made smaller than this when memory runs out
@@ -33,8 +34,9 @@ class Policy:
     """A causal language model with its tokenizer, as the rest of DARE uses it.
 
     `unwrap` finds the bare module anew each time, since DDP wraps it and FSDP replaces it.
-    `precision` is the dtype of mixed precision (None: the weights' own). `most` gives the largest
-    of a number over all processes; `generator` is `transformers`, `module:Class` or an object.
+    `precision` is the dtype of mixed precision (None: the weights' own). `sharded` where a trainer
+    is about to lay the weights in parts on several processes: all of them make the same calls
+    then, with any texts or none. `generator` is `transformers`, `module:Class` or an object.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class Policy:
         generator: str | Generator = "transformers",
         generation_rows: int = 512,
         batch_tokens: int = 16384,
-        most: Callable[[int], int] | None = None,
+        sharded: bool = False,
         reference: bool = False,
         progress: Callable[[int], Any] | None = None,
     ) -> None:
@@ -57,9 +59,8 @@ class Policy:
         self.context = context_of(model)
         self.generation_rows, self.batch_tokens = generation_rows, batch_tokens
         self.progress = progress
-        self._most = most
-        device = next(model.parameters()).device
-        self._reference = ReferencePolicy(model, device) if reference else None
+        self._whole = WholeModel(model) if sharded else None
+        self._reference = ReferencePolicy(self.readable()) if reference else None
         self.generator = build_generator(generator, self)
 
     @property
@@ -79,10 +80,14 @@ class Policy:
             return nullcontext()
         return torch.autocast(self.device.type, self.precision)
 
+    def readable(self) -> Any:
+        """The bare model, whole: its passes are no concern of other processes."""
+        return self.module if self._whole is None else self._whole.of(self.module, self.precision)
+
     @contextmanager
     def reading(self) -> Iterator[Any]:
-        """The bare model for a pass that learns nothing."""
-        module = self.module
+        """`readable` for a pass that learns nothing."""
+        module = self.readable()
         was_training = module.training
         module.eval()
         try:
@@ -120,8 +125,8 @@ class Policy:
     ) -> Scores:
         """The same under the policy as it started; for runs with a KL term."""
         assert self._reference is not None, "asked for when the policy was made"
-        with self.reading(), self._reference.active():
-            return self._score(self._reference.model, prompts, responses, sampling, False)
+        with self.reading() as module, self._reference.active(module) as model:
+            return self._score(model, prompts, responses, sampling, False)
 
     def embed(
         self, prompts: Sequence[IntArray], progress: Callable[[int], Any] | None = None
@@ -177,16 +182,23 @@ class Policy:
         return batch_logprobs(model, batch, temperature, sampling)
 
     def release(self) -> None:
-        """An update begins: what only generation needs gives its memory back."""
+        """An update begins: what only reading needs gives its memory back."""
+        self._drop()
         self.generator.release()
 
     def updated(self) -> None:
         """The weights have changed."""
+        self._drop()
         self.generator.sync()
 
     def close(self) -> None:
         """The run is over."""
+        self._drop()
         self.generator.close()
+
+    def _drop(self) -> None:
+        if self._whole is not None:
+            self._whole.drop()
 
     def _score(
         self,
@@ -196,10 +208,8 @@ class Policy:
         sampling: Sampling,
         drawn: bool,
     ) -> Scores:
-        lengths = np.array([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)], int)
         layout = self.layout
         while True:
-            passes = len(layout.split(lengths, self.batch_tokens)) if len(lengths) else 0
             try:
                 return score(
                     module,
@@ -208,13 +218,11 @@ class Policy:
                     sampling,
                     pad_id=self.pad_id,
                     max_batch_tokens=self.batch_tokens,
-                    forwards=passes if self._most is None else self._most(passes),
                     drawn=drawn,
                     layout=layout,
                 )
             except torch.OutOfMemoryError:
-                # Alone a process may try again; among others it would leave them waiting.
-                if self._most is not None or self.batch_tokens <= _LEAST_TOKENS:
+                if self.batch_tokens <= _LEAST_TOKENS:
                     raise
                 self.batch_tokens //= 2
                 _LOG.warning("out of memory: scoring %d tokens at a time", self.batch_tokens)

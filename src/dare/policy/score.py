@@ -155,7 +155,6 @@ def score(
     *,
     pad_id: int,
     max_batch_tokens: int = 16384,
-    forwards: int | None = None,
     device: torch.device | str | None = None,
     progress: Callable[[int], Any] | None = None,
     drawn: bool = False,
@@ -163,9 +162,7 @@ def score(
 ) -> Scores:
     """Score responses given their prompts, in batches of at most `max_batch_tokens`.
 
-    `layout` is the model's own unless given. `forwards` is the number of forward passes that every
-    process must run when the model is sharded; a process with fewer batches repeats its last one
-    and ignores the result.
+    `layout` is the model's own unless given.
     """
     lengths = np.array([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)], np.int64)
     sizes = np.array([len(response) for response in responses], dtype=np.int64)
@@ -177,8 +174,7 @@ def score(
     was_training = model.training
     model.eval()
     layout = layout_of(model, pad_id) if layout is None else layout
-    batches = layout.split(lengths, max_batch_tokens)
-    for rows in batches:
+    for rows in layout.split(lengths, max_batch_tokens):
         batch = layout.batch(prompts, responses, rows).to(device)
         tokens, exact = both_logprobs(model, batch, sampling, drawn=drawn)
         # Rows of the batch are scattered over the flat result; sums are taken in float64.
@@ -192,10 +188,5 @@ def score(
         total[rows] = np.where(outside, -np.inf, sums)
         if progress is not None:
             progress(int(lengths[rows].sum()))
-    for _ in range(len(batches), forwards or 0):
-        if not batches:  # nothing of its own: one token in vain
-            one = [np.full(1, pad_id, dtype=np.int64)]
-            batch = layout.batch(one, one, np.zeros(1, dtype=np.int64)).to(device)
-        both_logprobs(model, batch, sampling)
     model.train(was_training)
     return Scores(flat, total)

@@ -307,7 +307,7 @@ class Collector:
         """The policy's state on these prompts, shared over processes."""
         mine = self.share(len(rows))
         prompts = [self._store.tokens(int(rows[place])) for place in mine]
-        states = self.policy.states(prompts) if prompts else np.zeros((0, 0), np.float32)
+        states = self.policy.states(prompts)
         parts = self.gather([(mine, states)])
         values = np.empty((len(rows), max(part.shape[1] for _, part in parts)), np.float32)
         for places, part in parts:

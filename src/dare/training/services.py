@@ -136,8 +136,6 @@ class PolicyServices:
     def _generate(
         self, prompts: list[IntArray], noise: Array, most: int, temperature: float, purpose: str
     ) -> list[IntArray]:
-        if not prompts:
-            return []
         room = np.array([self._policy.room(prompt) for prompt in prompts], dtype=np.int64)
         request = GenerationRequest(
             prompts=prompts,

@@ -17,7 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from accelerate.utils import AutocastKwargs, gather_object
+from accelerate import PartialState
+from accelerate.utils import (
+    AutocastKwargs,
+    DistributedType,
+    gather_object,
+    parse_flag_from_env,
+)
 from packaging.version import Version
 from safetensors import SafetensorError
 from torch.distributed.distributed_c10d import _set_pg_timeout
@@ -165,7 +171,7 @@ class DareTrainer(Trainer):
             generator=args.generator if generator is None else generator,
             generation_rows=args.generation_rows,
             batch_tokens=args.score_batch_tokens,
-            most=(lambda count: max(gather_object([count]))) if processes > 1 else None,
+            sharded=self._sharded,
             reference=args.beta > 0,
         )
         self.collector = Collector(
@@ -284,6 +290,23 @@ class DareTrainer(Trainer):
         if self._unscored.exceeded:
             raise self._unscored.error(str(run))
         return result
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Trainer's; FSDP shards on CPUs too, where accelerate makes it DDP without a word."""
+        asked = parse_flag_from_env("ACCELERATE_USE_FSDP") or bool(self.args.fsdp)
+        state = PartialState()
+        if asked and state.distributed_type == DistributedType.MULTI_CPU:
+            fix = "FSDP takes the GPUs that it sees: leave use_cpu out, or hide them"
+            require(not torch.accelerator.is_available(), "use_cpu", self.args.use_cpu, fix)
+            state.distributed_type = DistributedType.MULTI_GPU  # which it lets FSDP have
+        super().create_accelerator_and_postprocess()
+
+    @property
+    def _sharded(self) -> bool:
+        """Whether the weights lie in parts: FSDP, ZeRO-3."""
+        if self.is_deepspeed_enabled:
+            return bool(self.accelerator.state.deepspeed_plugin.zero_stage == 3)
+        return bool(self.is_fsdp_enabled)
 
     def create_optimizer(self, model: Any = None) -> Any:
         """Trainer's, with a line for what it cannot build."""

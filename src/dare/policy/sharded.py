@@ -1,0 +1,76 @@
+"""Weights that lie in parts on several processes (FSDP2, ZeRO-3), read whole.
+
+A sharded model's own passes gather each layer on all processes, so that every process must make
+the same passes. Responses differ in length: whatever learns nothing reads a whole copy instead,
+gathered once an update, in which passes are the affair of one process.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+
+class WholeModel:
+    """The model without the hooks of whatever shards it, its weights filled in when asked for."""
+
+    def __init__(self, model: nn.Module) -> None:
+        held = [*model.parameters(), *model.buffers()]
+        self._model = copy.deepcopy(model, {id(one): one for one in held}).eval()
+        self._slots = [
+            (part, name, f"{path}.{name}" if path else name)
+            for path, part in self._model.named_modules()
+            for name, held in part._parameters.items()
+            if held is not None
+        ]
+        self._full = False
+        self.drop()
+
+    def of(self, sharded: nn.Module, dtype: torch.dtype | None = None) -> Any:
+        """The model with the weights of now, as they were gathered since the last `drop`.
+
+        Every process takes part. `dtype` is that of their passes where it is not their own.
+        """
+        if not self._full:
+            weights = _named(sharded)
+            once: dict[int, nn.Parameter] = {}  # weights that several layers share stay shared
+            for part, name, path in self._slots:
+                given = weights[path]
+                if id(given) not in once:
+                    whole = nn.Parameter(_whole(given, dtype), requires_grad=False)
+                    once[id(given)] = whole
+                part._parameters[name] = once[id(given)]
+            self._full = True
+        return self._model
+
+    def drop(self) -> None:
+        """Give the memory back; the weights have changed, or are about to."""
+        for part, name, _ in self._slots:
+            part._parameters[name] = None
+        self._full = False
+
+
+def _named(model: nn.Module) -> dict[str, Any]:
+    """Its weights by the names they had before it was wrapped."""
+    found = model.named_parameters(remove_duplicate=False)
+    wrappers = ("_checkpoint_wrapped_module.", "_orig_mod.")
+    return {name.replace(wrappers[0], "").replace(wrappers[1], ""): one for name, one in found}
+
+
+@torch.no_grad()
+def _whole(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    value = value.detach() if isinstance(value, DTensor) else value
+    gathered: Any = nullcontext()
+    if hasattr(value, "ds_id"):  # of ZeRO-3
+        gathered = import_module("deepspeed.zero").GatheredParameters([value])
+    with gathered:
+        found = value if dtype is None or not value.is_floating_point() else value.to(dtype)
+        if isinstance(found, DTensor):
+            return found.full_tensor()
+        return found.detach().clone() if hasattr(value, "ds_id") else found.detach()
