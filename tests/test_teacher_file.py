@@ -142,5 +142,5 @@ def test_the_setting_is_text_or_null() -> None:
 
     assert CurriculumConfig.preset("dots").estimator.teacher is None
     assert CurriculumConfig.preset("dots", **{"estimator.teacher": "a"}).estimator.teacher == "a"
-    with pytest.raises(InvalidInput, match=r"estimator\.teacher.*text or null"):
+    with pytest.raises(InvalidInput, match=r"estimator\.teacher.*text .*or null"):
         CurriculumConfig.preset("dots", **{"estimator.teacher": 3})
