@@ -114,7 +114,9 @@ class Operations:
             if not self._on or mode in ("r", "rb"):
                 return real(*given, **named)
             place = len(self.names)
-            if self._moment == (place, False):
+            # Of two processes either may make a folder: the numbers of operations move by a few.
+            at, inside = self._moment or (1 << 30, False)
+            if place >= at and not inside:
                 os.kill(os.getpid(), signal.SIGKILL)
             self.names.append(name if middle is None else f"{name} *")
             self._on = False  # what torch.save does inside is part of it
@@ -122,7 +124,7 @@ class Operations:
                 result = real(*given, **named)
             finally:
                 self._on = True
-            if self._moment == (place, True) and middle is not None:
+            if place >= at and inside and middle is not None:
                 middle(*given)
                 os.kill(os.getpid(), signal.SIGKILL)
             return result

@@ -33,6 +33,7 @@ def _shown(value: object) -> str:
         shown = reprlib.repr(value) if nested and not _short(value) else repr(value)
     except Exception as error:
         shown = f"<{type(value).__name__}, {type(error).__name__} when shown>"
+    shown = " ".join(shown.splitlines())  # tables and tensors have several
     return shown if len(shown) <= 120 else shown[:117] + "..."
 
 

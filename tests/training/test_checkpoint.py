@@ -161,6 +161,64 @@ def test_sealing_over_a_damaged_checkpoint_replaces_it(tmp_path: Path) -> None:
     assert not (folder / "stray").exists()
 
 
+FILES_OF_A_TRAINER = (
+    *(
+        "chat_template.jinja",
+        "config.json",
+        "curriculum/curriculum.json",
+        "curriculum/curriculum.safetensors",
+    ),
+    *("generation_config.json", "manifest.json", "model.safetensors", "optimizer.pt"),
+    *("rng_state.pth", "scheduler.pt", "tokenizer.json", "tokenizer_config.json"),
+    *("trainer_state.json", "training_args.bin"),
+)
+DAMAGES: dict[str, Any] = {
+    "gone": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\n{}"),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "a link to nothing": lambda path: (path.unlink(), path.symlink_to("nothing")),
+    "of another run": lambda path: path.write_bytes(path.read_bytes()[::-1]),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    tiny.trainer(folder, max_steps=2, save_strategy="steps", save_steps=1).train()
+    names = [path for path in (folder / "checkpoint-2").rglob("*") if path.is_file()]
+    found = {str(path.relative_to(folder / "checkpoint-2")) for path in names}
+    assert found == set(FILES_OF_A_TRAINER)
+    return folder
+
+
+@pytest.mark.parametrize("name", FILES_OF_A_TRAINER)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_any_damage_to_any_file_is_named_and_passed_over(
+    name: str, damage: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    DAMAGES[damage](tmp_path / "checkpoint-2" / name)
+    assert newest(tmp_path) == tmp_path / "checkpoint-1"
+    said = capsys.readouterr().out
+    assert f"{name} is" in said or "manifest" in said
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_where_all_are_damaged_nothing_is_begun_anew(
+    damage: str, trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    for path in checkpoints(tmp_path):
+        DAMAGES[damage](path / "optimizer.pt")
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    with pytest.raises(InvalidInput, match="has no usable checkpoint"):
+        tiny.trainer(tmp_path, max_steps=2).train(resume_from_checkpoint=True)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
 # --- what a trainer writes ------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -435,6 +436,39 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk(limit, whole, tmp_path: Path
     assert "checkpoint-2 is intact" in caught.value.fix
     assert [path.name for path in tmp_path.glob("*-*")] == ["checkpoint-2"]
     assert not list(tmp_path.glob(".*"))
+    assert_same(whole, outcome(tmp_path, resumed(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [
+        ("os.fsync", errno.EIO),
+        ("os.rename", errno.EROFS),
+        ("os.mkdir", errno.EDQUOT),
+        ("torch.save", errno.EIO),
+        ("dare.state.save_file", errno.ENOSPC),
+        ("transformers.modeling_utils.safe_save_file", errno.EMFILE),
+    ],
+)
+def test_a_disk_that_fails_in_a_save_is_one_line(
+    place, number, whole, tmp_path: Path, monkeypatch
+) -> None:
+    class Fails(TrainerCallback):
+        def on_step_begin(self, args, state, control, **_) -> None:
+            if state.global_step == 3:
+
+                def fail(*_: Any, **__: Any) -> None:
+                    raise OSError(number, os.strerror(number))
+
+                monkeypatch.setattr(place, fail)
+
+    with pytest.raises(InvalidInput, match="checkpoint-4 could not be written") as caught:
+        tiny.trainer(tmp_path, callbacks=[Fails()], **BASE).train()
+    monkeypatch.undo()
+    assert caught.value.field == "output_dir"
+    assert os.strerror(number) in caught.value.fix
+    assert "checkpoint-2 is intact" in caught.value.fix
+    assert [path.name for path in tmp_path.glob("*-*")] == ["checkpoint-2"]
     assert_same(whole, outcome(tmp_path, resumed(tmp_path)))
 
 

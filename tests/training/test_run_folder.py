@@ -177,7 +177,11 @@ def test_a_process_that_does_not_write_leaves_no_trace(tmp_path: Path) -> None:
 
 # --- damage ---------------------------------------------------------------------------------------
 
-JUNK = [b"\x00\xff\x00", b"{", b"[1, 2]", b"null", b'{"no": "step"}', b'{"step": "1"}', b"[" * 9999]
+JUNK = [
+    *(b"\x00\xff\x00", b"{", b"[1, 2]", b"null", b'{"no": "step"}', b'{"step": "1"}', b"[" * 9999),
+    *(b'{"step": true}', b'{"step": -1}', b'{"step": 1.0}', b'\xef\xbb\xbf{"step": 1}', b'"step"'),
+    *('{"step": 1}'.encode(kind) for kind in ("utf-16-le", "utf-16-be", "utf-32-le")),
+]
 
 
 @pytest.mark.parametrize("junk", JUNK)

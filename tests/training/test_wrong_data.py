@@ -1,8 +1,13 @@
-"""A hundred data sets that are none: row and column are named before anything is generated."""
+"""Data sets that are none, 150 of them: row and column are named before anything is generated."""
 
 from __future__ import annotations
 
+import collections
+import csv
+import datetime
+import decimal
 import gzip
+import io
 import json
 import sys
 from collections.abc import Iterator
@@ -12,6 +17,8 @@ from typing import Any
 import datasets
 import numpy as np
 import pandas as pd
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -47,6 +54,28 @@ class Endless:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         yield dict(ROW)
         raise ConnectionError("the hub is away")
+
+
+class Indexed:
+    """Rows by number, without an end, as a torch data set may have them."""
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        return dict(ROW)
+
+
+class Sealed:
+    """Says that it has rows and does not give them."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        raise TypeError("not twice")
+
+
+Problem = collections.namedtuple("Problem", "prompt answer")
+
+
+async def later() -> Any:
+    """Rows to be awaited."""
+    yield dict(ROW)
 
 
 def with_row(**changes: Any) -> list[dict[str, Any]]:
@@ -98,6 +127,27 @@ SETS: list[tuple[str, Any]] = [
     ("{field}[1]", [ROW, None]),
     ("{field}[1]", [ROW, "1+1="]),
     ("{field}[1]", [ROW, [ROW]]),
+    # rows of other libraries, and what is nearly rows
+    ("{field}", Indexed()),
+    ("{field}", later()),
+    ("{field}", later),
+    ("{field}", Path("train.jsonl")),
+    ("{field}", pyarrow.table({"prompt": ["1+1="]})),
+    ("{field}", ValueError("no data")),
+    ("{field}", datasets.IterableDataset.from_generator(lambda: iter([]))),
+    ("{field}[0]", Sealed()),
+    ("{field}[0]", pd.Series(["1+1="])),
+    ("{field}[0]", [pd.Series(ROW)]),
+    ("{field}[0]", [Problem("1+1=", "2")]),
+    ("{field}[0]", np.array([("1+1=", 2)], dtype=[("prompt", "U4"), ("answer", "i4")])),
+    ("{field}[0]", io.StringIO(json.dumps(ROW))),
+    ("{field}[0]", csv.reader(["prompt,answer", "1+1=,2"])),
+    ("{field}[0]", [ROW.items()]),
+    ("{field}[0]", memoryview(b"1+1=")),
+    ("{field}[0]", [{b"prompt": b"1+1="}]),
+    ("{field}[0]", [{("prompt", "answer"): ("1+1=", "2")}]),
+    ("{field}", [{**ROW, "image": b"png"}]),
+    ("{field}", [{**ROW, "images": []}]),
     # no prompt
     ("{field}", [{}]),
     ("{field}", [{"question": "1+1="}]),
@@ -108,14 +158,20 @@ SETS: list[tuple[str, Any]] = [
         None, 7, 0.5, True, b"1+1=", "", "  ", "\n\t", {}, {"role": "user", "content": "1"},
         ("1+1=",), [], ["1+1="], [[]], [None], float("nan"), Unprintable(), np.array(["1+1="]),
         [{"role": "user"}], [{"content": "1"}], [{"from": "human", "value": "1"}], "\ud800",
+        bytearray(b"1+1="), datetime.date(2020, 1, 1), pd.NA, torch.ones(2, 2), "\u3000",
+        [("user", "1+1=")], [[{"role": "user", "content": "1"}]],
+        [{"role": "user", "content": "1"}, None], [{"role": "user", "content": " "}],
     )),
     *(("{field}[2]['prompt']", turn(**change)) for change in (
         {"content": None}, {"content": 5}, {"content": ["1"]}, {"content": [{"type": "text"}]},
-        {"content": {}}, {"role": None}, {"role": 3}, {"role": ["user"]}, {"content": "\udfff"},
+        {"content": {}}, {"role": ""}, {"role": "\ud800"}, {"role": None},
+        {"role": 3}, {"role": ["user"]}, {"content": "\udfff"},
     )),
     # answers and other columns
     *(("{field}[2]['answer']", with_row(answer=value)) for value in (
         None, "", " ", "\n", float("nan"), ..., Unprintable(), "\ud834",
+        np.float32("nan"), decimal.Decimal("NaN"), pd.NA, pd.NaT, [], {}, [None], b"",
+        torch.tensor(float("nan")), np.array([]),
     )),
     ("{field}[2]['level']", with_row(level=Unprintable())),
     ("{field}[2]['level']", with_row(level="\ud800")),
@@ -124,8 +180,8 @@ SETS: list[tuple[str, Any]] = [
 ]  # fmt: skip
 
 
-def test_there_are_a_hundred_of_them() -> None:
-    assert len(SETS) + len(FILES) >= 100
+def test_there_are_a_hundred_and_fifty_of_them() -> None:
+    assert len(SETS) + len(FILES) >= 150
 
 
 @pytest.mark.parametrize("field", ["train_dataset", "eval_dataset"])
@@ -152,6 +208,8 @@ def test_a_trainer_refuses_it_whichever_set_it_is(place: int, tmp_path: Path) ->
     for field, given in (("train_dataset", {"data": data}), ("eval_dataset", {"eval_data": data})):
         with pytest.raises(InvalidInput) as caught:
             tiny.trainer(tmp_path / "run", **given)
+        if field == "eval_dataset" and isinstance(data, dict):  # sets by name: the first is told of
+            named = f"{{field}}[{next(iter(data))!r}][0]"
         assert caught.value.field == named.format(field=field)
     assert not list(tmp_path.iterdir())
 
@@ -173,6 +231,12 @@ def strict(completions: list[str], chance: list[float]) -> list[float]:
 
 def lines(*rows: Any) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def parquet(values: Any, name: str = "prompt") -> bytes:
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({name: values}), sink)
+    return sink.getvalue()
 
 
 FILES: list[tuple[str, bytes]] = [
@@ -208,6 +272,27 @@ FILES: list[tuple[str, bytes]] = [
     ("cut.jsonl.gz", gzip.compress(lines(ROW) * 50)[:-20]),
     ("kind.xlsx", b"PK"),
     ("kind.txt", b"1+1="),
+    ("wide.jsonl", lines(ROW).decode().encode("utf-16")),
+    ("nan.jsonl", b'{"prompt": NaN}\n'),
+    ("page.jsonl", b"<!DOCTYPE html>\n<html></html>\n"),
+    ("pointer.jsonl", b"version https://git-lfs.github.com/spec/v1\nsize 9\n"),
+    ("two.jsonl", b'{"prompt": "1"} {"prompt": "2"}\n'),
+    ("quotes.jsonl", b"{'prompt': '1'}\n"),
+    ("surrogate.jsonl", b'{"prompt": "\\ud800"}\n'),
+    ("columns.json", b'{"prompt": ["1", "2"], "answer": ["1"]}'),
+    ("splits.json", json.dumps({"train": [ROW]}).encode()),
+    ("nested.json", json.dumps([[ROW]]).encode()),
+    ("semicolon.csv", b"prompt;answer\n1+1=;2\n"),
+    ("headless.csv", b"1+1=,2\n"),
+    ("cut.parquet", parquet(["1+1="])[:-12]),
+    ("empty.parquet", parquet(pyarrow.array([], pyarrow.string()))),
+    ("other.parquet", parquet(["1+1="], "text")),
+    ("numbers.parquet", parquet([1, 2])),
+    ("bytes.parquet", parquet([b"1+1="])),
+    ("flip.parquet", b"PAR1" + b"\xff" * 20 + parquet(["1+1="] * 99)[24:]),
+    ("empty.jsonl.gz", gzip.compress(b"")),
+    ("suffixless", lines(ROW)),
+    ("kind.pkl", b"\x80\x04N."),
 ]
 
 

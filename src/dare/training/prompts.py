@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -214,7 +213,7 @@ def _checked(row: Mapping[str, Any], where: str, answered: bool) -> str:
         _encodable(text, f"{where}[{name!r}]")
         if name == "answer" and value is None and row.get("tests"):
             continue  # a program's row among those with answers
-        if name == "answer" and answered and (not text.strip() or _is_nan(value)):
+        if name == "answer" and answered and (not text.strip() or _is_missing(value, text)):
             fix = "every row needs an answer; drop the row or fill it in"
             raise InvalidInput(f"{where}['answer']", value, fix)
     prompt, where = row.get("prompt"), f"{where}['prompt']"
@@ -228,13 +227,17 @@ def _checked(row: Mapping[str, Any], where: str, answered: bool) -> str:
     ]
     fix = "must be a string or a list of messages with 'role' and 'content', both strings"
     require(fits and all(fits), where, prompt, fix)
+    spoken = any(turn["content"].strip() for turn in turns) and all(t["role"] for t in turns)
+    require(spoken, where, prompt, "has no words, or nobody who says them; drop the row")
     for turn in turns:
-        _encodable(turn["content"], where)
+        _encodable(turn["role"] + turn["content"], where)
     return json.dumps([[turn["role"], turn["content"]] for turn in turns])
 
 
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
+def _is_missing(value: Any, text: str) -> bool:
+    """Whether an answer is what pandas, NumPy and others have for none, or holds nothing."""
+    none = text.lower() in ("nan", "<na>", "nat", "tensor(nan)", "b''", "[none]")
+    return not isinstance(value, str) and (none or (hasattr(value, "__len__") and not len(value)))
 
 
 def _encodable(text: str, where: str) -> str:

@@ -207,10 +207,10 @@ def _lock(folder: Path, field: str, stack: contextlib.ExitStack) -> str | None:
 def _step_of(line: bytes) -> int | None:
     """The step of a line of a log, None where it has none."""
     try:
-        step = json.loads(line)["step"]
+        step = json.loads(line.decode())["step"]  # of bytes it would take UTF-16 too
     except (ValueError, TypeError, KeyError, IndexError, RecursionError):
         return None
-    return step if isinstance(step, int) and not isinstance(step, bool) else None
+    return step if isinstance(step, int) and not isinstance(step, bool) and step >= 0 else None
 
 
 def _plain(value: Any) -> Any:

@@ -331,7 +331,7 @@ class DareTrainer(Trainer):
         """What is left of a run that an error ends."""
         kept = checkpoint.newest(self.folder.path)
         if kept is None:
-            return "no checkpoint was written yet"
+            return "there is no checkpoint yet that could be read"
         return f"{kept} is intact: continue with {checkpoint.how_to_continue(self.folder.path)}"
 
     def get_train_dataloader(self) -> DataLoader[Any]:
