@@ -115,7 +115,7 @@ def test_completions_are_printed_where_asked(tmp_path: Path, capsys: Any) -> Non
     tiny.trainer(tmp_path, max_steps=1).train()
     assert "response:" not in capsys.readouterr().out
     both = {"log_completions": True, "num_completions_to_print": 1}
-    tiny.trainer(tmp_path, max_steps=1, **both).train()
+    tiny.trainer(tmp_path / "both", max_steps=1, **both).train()
     shown = capsys.readouterr().out
     assert shown.count("response:") == shown.count("answer:") == 1
     assert "step 1, reward" in shown
@@ -130,7 +130,9 @@ def test_a_run_without_any_reward_says_so_early_and_shows_a_rollout(
     assert told.count("Every reward of the first 3 steps is 0") == 1
     assert "prompt: 0+" in told
     assert "answer: " in told
-    tiny.trainer(tmp_path, data=[*never, *tiny.problems(1.0, each=40)], max_steps=5).train()
+    tiny.trainer(
+        tmp_path / "again", data=[*never, *tiny.problems(1.0, each=40)], max_steps=5
+    ).train()
     assert "is 0" not in capsys.readouterr().err
 
 
