@@ -97,3 +97,13 @@ def test_gold_solutions_become_answers_and_the_log_says_so(tmp_path, caplog):
 def test_images_are_refused(tmp_path):
     with pytest.raises(InvalidInput, match="text only"):
         tiny.trainer(tmp_path, data=[{**row, "image": None} for row in tiny.problems(0.5)])
+
+
+def test_short_worked_solutions_of_the_built_in_tasks_are_not_taken_for_answers() -> None:
+    from dare import tasks
+    from dare.training.prompts import what_solutions_are
+
+    assert what_solutions_are(tasks.generate(64, seed=0)) == "worked"
+    rows = [{"prompt": "p", "solution": gold, "answer": "7"} for gold in ("7", "$7$", "\\boxed{7}")]
+    assert what_solutions_are(rows) == "gold"
+    assert what_solutions_are([{"solution": "3+4=7, \\boxed{7}", "answer": "7"}]) == "worked"

@@ -19,6 +19,7 @@ from dare.templates import Message, load_template, template_of
 from dare.templates.encode import encode
 
 _SHORT, _WORDS = 80, 12  # characters and words of a gold answer, at most
+_AROUND = len("$$\\boxed{}$$")
 
 
 class PromptStore:
@@ -160,7 +161,9 @@ def what_solutions_are(records: Sequence[Mapping[str, Any]]) -> str:
         if row.get("answer") is None:
             gold += "\n" not in text and len(text) <= _SHORT and len(text.split()) <= _WORDS
         else:
-            gold += len(text) <= _SHORT and _bare(text) == _bare(row["answer"])
+            told = _bare(row["answer"]) or ""
+            # A short worked solution ends in the answer too: nothing but signs may be around it.
+            gold += len(text) <= len(told) + _AROUND and _bare(text) == told
     return "gold" if 2 * gold > len(rows) else "worked"
 
 
