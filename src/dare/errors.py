@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import pickle
 import reprlib
 from collections.abc import Iterable
 
@@ -23,6 +24,24 @@ class InvalidInput(ValueError):
     def __init__(self, field: str, value: object, fix: str) -> None:
         self.field, self.value, self.fix = field, value, fix
         super().__init__(f"{field} = {_shown(value)}: {fix}")
+
+    def __reduce__(self) -> tuple[type, tuple[str, object, str]]:
+        """A worker's error reaches the process that waits for it, whatever the value is: one that
+        cannot be sent goes as the text that it is shown as."""
+        try:
+            pickle.dumps(self.value)
+        except Exception:
+            return type(self), (self.field, _AsShown(_shown(self.value)), self.fix)
+        return type(self), (self.field, self.value, self.fix)
+
+
+class _AsShown(str):
+    """A text that shows itself without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def _shown(value: object) -> str:

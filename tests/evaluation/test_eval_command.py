@@ -15,6 +15,7 @@ from eval_worlds import lines, sums
 from dare import cli, pocket
 from dare.evaluation.models import locate, open_model
 from dare.evaluation.records import RecordFile
+from dare.training.checkpoint import seal
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -69,11 +70,9 @@ def test_a_run_folder_is_its_newest_checkpoint_with_its_system_prompt(
     code, _, err = run(folder, "--benchmarks", "tasks")
     assert code == 2
     assert "nor a complete checkpoint" in err
-    import hashlib
-
-    files = [path for path in (folder / "checkpoint-7").iterdir() if path.name != "manifest.json"]
-    manifest = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    (folder / "checkpoint-7" / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "checkpoint-7" / "manifest.json").unlink()
+    shutil.move(folder / "checkpoint-7", folder / "staged")
+    seal(folder / "staged", folder / "checkpoint-7")
     trained = {"system_prompt": "math", "chat_template_kwargs": {"enable_thinking": False}}
     (folder / "config.yaml").write_text(yaml.safe_dump({"training": trained}))
     assert locate(str(folder)).path == str(folder / "checkpoint-7")

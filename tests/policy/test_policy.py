@@ -80,7 +80,7 @@ def test_a_generator_of_ones_own_is_named_and_told_of_updates() -> None:
 
 
 def test_a_run_tells_its_generator(tmp_path: Any) -> None:
-    trainer = tiny.trainer(tmp_path, max_steps=2, generator=Echo(None), preset="grpo")  # type: ignore[arg-type]
+    trainer = tiny.trainer(tmp_path, max_steps=2, generator="test_policy:Echo", preset="grpo")
     trainer.policy.generator.generate = lambda asked, _: Generated(  # type: ignore[method-assign]
         [np.array([5, 1])] * len(asked.prompt_R), np.zeros(len(asked.prompt_R), np.int64)
     )
@@ -123,13 +123,15 @@ def test_defaults_of_a_machine_without_a_gpu(tmp_path: Any) -> None:
     args = DareConfig(str(tmp_path))
     assert (args.bf16, args.gradient_checkpointing, args.use_liger_kernel) == (False, False, False)
     assert args.precision is None
-    assert args.model_options(adapters=True) == {"dtype": torch.float32}
+    options = args.model_options(adapters=True)
+    assert options == {"dtype": torch.float32, "trust_remote_code": False}
 
 
 def test_defaults_of_a_machine_with_one(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: True)
     monkeypatch.setattr("dare.training.config.TrainingArguments.__post_init__", lambda self: None)
+    monkeypatch.setattr(DareConfig, "world_size", 1)  # transformers' own is set up by the above
     args = DareConfig(str(tmp_path))
     assert args.bf16
     assert args.gradient_checkpointing

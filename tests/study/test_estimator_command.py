@@ -103,7 +103,7 @@ def test_seeds_side_by_side_find_the_same_and_a_failing_one_stops_no_other(
     recipe, out = study
     (tmp_path / "study.json").write_bytes((out / "study.json").read_bytes())
     (tmp_path / "seed-44").write_text("a file where a folder has to be", encoding="utf-8")
-    with pytest.raises(OSError, match="seed-44"):
+    with pytest.raises(InvalidInput, match="seed-44"):
         call(str(recipe), *SMALL, "--out", str(tmp_path), "--seeds", "3", "--workers", "2")
     for name in ("seed-42/points.json", "seed-43/points.json"):
         one, other = (

@@ -85,7 +85,7 @@ def test_a_manifest_that_lacks_an_entry_is_noticed(name: str, gone: bool, tmp_pa
     (newer / MANIFEST).write_text(json.dumps(manifest))
     if gone:  # the file too: Trainer would go on with a fresh optimiser, and say nothing
         (newer / name).unlink()
-    assert verify(newer) == "its manifest is damaged"
+    assert str(verify(newer)).startswith("its manifest is damaged")
     assert newest(tmp_path) == older
 
 

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,9 @@ def _side_by_side(
             error = job.exception()
             if isinstance(error, Exception):
                 failed.append(error)
+            if isinstance(error, BrokenProcessPool):  # asked to stop, the others save and wait
+                for process in multiprocessing.active_children():
+                    process.kill()
             bars.advance(task)
     if failed:
         raise failed[0]

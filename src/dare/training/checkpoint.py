@@ -40,8 +40,8 @@ def verify(folder: Path) -> str | None:
             return "it has no manifest"
         manifest = json.loads(path.read_text(encoding="utf-8"))
         # An entry that is gone would take its file along: a fresh optimiser, say, and no word.
-        if manifest.pop(MANIFEST) != _own_digest(manifest):
-            return "its manifest is damaged"
+        if manifest.pop(MANIFEST, None) != _own_digest(manifest):
+            return "its manifest is damaged, or an earlier version of DARE wrote it"
         for name, digest in manifest.items():
             if not (folder / name).is_file():
                 return f"{name} is missing"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 import torch.utils.checkpoint
 from transformers import SchedulerType, TrainingArguments
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 
@@ -347,6 +348,8 @@ class DareConfig(TrainingArguments):
         except Exception as error:  # it has checks of many kinds
             name = _named(error, self, given or {}) or usual
             fix = f"transformers refuses it: {first_line(error)}"
+            if self.deepspeed is not None:  # else the next model of this process is loaded by it
+                unset_hf_deepspeed_config()
             raise InvalidInput(name, getattr(self, name, None), fix) from error
 
     def _check_updates(self) -> None:

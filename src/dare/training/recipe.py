@@ -153,7 +153,7 @@ def own_code(recipe: Mapping[str, Any]) -> list[str]:
         elif (isinstance(value, str) and named.fullmatch(value)) or (
             key == "trust_remote_code" and value
         ):
-            found.append(value if isinstance(value, str) else key)
+            found.append(key if key == "trust_remote_code" else value)
     return sorted(found)
 
 
