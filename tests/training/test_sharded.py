@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from gradient_cases import TOLERANCE, as_saved, run, updates
+from safetensors.torch import load_file
 
+import dare
 import tiny
+from dare.training.checkpoint import verify
 
 # Help, replay and KL; several updates; a probing, a generating and an asking estimator.
 CASES = ("all", "mini-batches", "preset dare", "preset dapo", "preset edco", "preset llm-judge")
@@ -56,3 +63,124 @@ def test_two_halves_of_a_model_select_and_update_like_one(
     assert apart(one["weights"], two["weights"]) < TOLERANCE
     if not case.startswith("preset"):
         assert max(two["distances"]) < TOLERANCE
+
+
+NEW = [
+    *["quickstart", "--rollout-budget", "16", "--per-device-train-batch-size", "8"],
+    *["--num-generations", "8", "--max-completion-length", "24", "--eval-strategy", "no"],
+    *["--eval-on-start", "false", "--use-cpu", "true", "--output-dir", "run"],
+    *["--save-steps", "2", "--learning-rate", "1e-3", "--adam-epsilon", "1e-3"],
+    "--data={tasks: {count: 64, seed: 0}}",
+]
+TWO = ("--processes", "2", "--accelerate")
+
+
+def train(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`dare train` in this folder."""
+    folder.mkdir(exist_ok=True)
+    source = str(Path(dare.__file__).parents[1])
+    given = {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", **variables}
+    return subprocess.run(
+        [sys.executable, "-m", "dare", "train", *words],
+        cwd=folder,
+        env={**os.environ, **given},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def trained(folder: Path, *words: str) -> Path:
+    done = train(folder, *words)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run of four steps on one process, and the same after two."""
+    folder = tmp_path_factory.mktemp("alone")
+    half = trained(folder / "half", *NEW, "--max-steps", "2")
+    shutil.copytree(folder / "half", folder / "whole")
+    return trained(folder / "whole", "--resume", "run", "--max-steps", "4"), half
+
+
+def alike(run: Path, other: Path) -> bool:
+    """Whether two runs drew the same prompts and ended at the same weights."""
+    drawn, there = (tiny.lines(folder / "selections.jsonl") for folder in (run, other))
+    ends = [load_file(folder / "checkpoint-4/model.safetensors") for folder in (run, other)]
+    return tiny.close(drawn, there, 1e-4) and apart(*ends) < TOLERANCE
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_a_run_goes_on_from_several_processes_on_one_and_back(
+    kind: str, alone: tuple[Path, Path], tmp_path: Path
+) -> None:
+    whole, half = alone
+    together = trained(tmp_path / "two", *NEW, "--max-steps", "2", *TWO, kind)
+    assert verify(together / "checkpoint-2") is None
+    names = {path.name for path in (together / "checkpoint-2").iterdir()}
+    assert {"model.safetensors", "optimizer.pt", "scheduler.pt"} <= names
+    assert not any("fsdp" in name for name in names)
+    assert alike(trained(tmp_path / "two", "--resume", "run", "--max-steps", "4"), whole)
+    shutil.copytree(half.parent, tmp_path / "one")
+    again = trained(tmp_path / "one", "--resume", "run", "--max-steps", "4", *TWO, kind)
+    assert alike(again, whole)
+    said = (again / "config.yaml").read_text()
+    assert f"distributed: {'FSDP' if kind == 'fsdp2' else 'MULTI_CPU'}" in said
+
+
+def test_thirty_steps_of_ragged_lengths_do_not_hang(tmp_path: Path) -> None:
+    run = trained(tmp_path, *NEW, "--max-steps", "30", "--save-strategy", "no", *TWO, "fsdp2")
+    assert len(tiny.lines(run / "metrics.jsonl")) == 30
+
+
+CONFIG = """
+compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+num_processes: 2
+main_process_port: 0
+mixed_precision: {precision}
+fsdp_config:
+  fsdp_version: {version}
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_cpu_ram_efficient_loading: {early}
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"version": "1"}, "error: fsdp_version = 1: is not supported: set it to 2"),
+        ({"early": "true"}, "error: fsdp_cpu_ram_efficient_loading = True: must be false"),
+        ({"precision": "bf16"}, "error: mixed_precision = 'bf16': the recipe has 'no'"),
+    ],
+)
+def test_a_config_that_contradicts_the_recipe_is_refused(
+    changes: dict[str, str], says: str, tmp_path: Path
+) -> None:
+    settings = {"version": "2", "early": "false", "precision": "'no'", **changes}
+    (tmp_path / "my.yaml").write_text(CONFIG.format(**settings))
+    done = train(tmp_path, *NEW, "--max-steps", "2", "--accelerate", "my.yaml")
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "says"),
+    [
+        (["--accelerate", "fsdp3"], {}, "did you mean 'fsdp2'?, or a file of your own"),
+        (["--accelerate", "fsdp2"], {"CUDA_VISIBLE_DEVICES": ""}, "--processes = None: no GPU"),
+        (["--accelerate", "ddp"], {"RANK": "0"}, "a launcher has started this process already"),
+        (["--processes", "2"], {}, "goes with --accelerate NAME"),
+    ],
+)
+def test_a_launch_that_cannot_be_is_told_in_a_line(
+    words: list[str], variables: dict[str, str], says: str, tmp_path: Path
+) -> None:
+    done = train(tmp_path, *NEW, *words, **variables)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr

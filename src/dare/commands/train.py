@@ -19,6 +19,13 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what the first step would do, and stop.")
     ] = False,
+    accelerate: Annotated[
+        str | None,
+        typer.Option(help="Start on several devices: ddp, fsdp2 or accelerate's YAML of your own."),
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Of these, how many; by default one a GPU.", min=1)
+    ] = None,
     trust: Annotated[
         bool, typer.Option("--trust", help="Run the code that the recipe names; read it first.")
     ] = False,
@@ -40,6 +47,9 @@ def train(
     from dare.training.progress import RichProgress
     from dare.training.recipe import build, change, load_recipe, located, own_code
 
+    if accelerate is not None:
+        launch(accelerate, processes)
+    require(processes is None, "--processes", processes, "goes with --accelerate NAME")
     logging.disable_progress_bar()
     named, options = split_options([*([recipe] if recipe else []), *context.args], default="")
     recipe = named or "quickstart"
@@ -96,6 +106,44 @@ def train(
         f"done; dare report {folder} shows it: reward and accuracy, which prompts are hard now, "
         "and rollouts to read"
     )
+
+
+def launch(name: str, processes: int | None) -> None:
+    """This very command line, less --accelerate, by `accelerate launch`; exits with its code."""
+    import os
+    import subprocess
+    import sys
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    import torch
+
+    from dare.errors import InvalidInput, require, suggest
+
+    shipped = Path(__file__).parents[1] / "accelerate"
+    known = sorted(path.stem for path in shipped.glob("*.yaml"))
+    config = shipped / f"{name}.yaml" if name in known else Path(name)
+    if not config.is_file():
+        raise InvalidInput("--accelerate", name, f"{suggest(name, known)}, or a file of your own")
+    fix = "a launcher has started this process already: leave this out, or the launcher"
+    require("RANK" not in os.environ, "--accelerate", name, fix)
+    if "DEEPSPEED" in config.read_text(encoding="utf-8"):
+        fix = "needs DeepSpeed: pip install deepspeed"
+        require(find_spec("deepspeed") is not None, "--accelerate", name, fix)
+    if processes is None and name in known:
+        processes = torch.cuda.device_count()
+        fix = "no GPU is seen here: give the number of processes, to run them on the CPU"
+        require(processes > 0, "--processes", None, fix)
+    words, rest = sys.argv[1:], list[str]()
+    while words:
+        word = words.pop(0)
+        if word in ("--accelerate", "--processes"):
+            words.pop(0)
+        elif not word.startswith(("--accelerate=", "--processes=")):
+            rest.append(word)
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
+    command += [] if processes is None else ["--num_processes", str(processes)]
+    raise typer.Exit(subprocess.run([*command, "-m", "dare", *rest], check=False).returncode)
 
 
 def ask_for_trust(name: str, recipe: dict[str, Any]) -> None:

@@ -96,6 +96,15 @@ class Policy:
         finally:
             module.train(was_training)
 
+    @contextmanager
+    def replaced(self) -> Iterator[Any]:
+        """The model, whole and in its own dtype, to load weights into."""
+        self._drop()
+        yield self.module if self._whole is None else self._whole.of(self.module)
+        if self._whole is not None:
+            self._whole.spread(self.module)
+        self._drop()
+
     # ---- responses ----
 
     def generate(self, request: GenerationRequest, sampling: Sampling) -> Generated:

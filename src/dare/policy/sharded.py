@@ -1,4 +1,4 @@
-"""Weights that lie in parts on several processes (FSDP2, ZeRO-3), read whole.
+"""Weights that lie in parts on several processes (FSDP2, ZeRO-3): read whole, and put back.
 
 A sharded model's own passes gather each layer on all processes, so that every process must make
 the same passes. Responses differ in length: whatever learns nothing reads a whole copy instead,
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 
 class WholeModel:
@@ -55,6 +55,43 @@ class WholeModel:
             part._parameters[name] = None
         self._full = False
 
+    @torch.no_grad()
+    def spread(self, sharded: nn.Module) -> None:
+        """What is filled in, back into the parts; each process keeps its own."""
+        weights = _named(sharded)
+        for part, name, path in self._slots:
+            value = part._parameters[name]
+            assert value is not None, "filled in before"
+            weights[path].copy_(_like(value, weights[path]))
+
+
+def whole_state(optimizer: Any) -> dict[str, Any]:
+    """An optimiser's state as one process has it; every process takes part."""
+    state: dict[str, Any] = optimizer.state_dict()
+    of_each = {
+        index: {
+            name: _whole(value).cpu() if isinstance(value, Tensor) else value
+            for name, value in values.items()
+        }
+        for index, values in state["state"].items()
+    }
+    return {**state, "state": of_each}
+
+
+def parted_state(state: dict[str, Any], optimizer: Any) -> dict[str, Any]:
+    """A whole state as this process's optimiser takes it."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    of_each = {
+        index: {
+            name: _like(value, weights[index])
+            if isinstance(value, Tensor) and value.shape == weights[index].shape
+            else value
+            for name, value in values.items()
+        }
+        for index, values in state["state"].items()
+    }
+    return {**state, "state": of_each}
+
 
 def _named(model: nn.Module) -> dict[str, Any]:
     """Its weights by the names they had before it was wrapped."""
@@ -74,3 +111,11 @@ def _whole(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         if isinstance(found, DTensor):
             return found.full_tensor()
         return found.detach().clone() if hasattr(value, "ds_id") else found.detach()
+
+
+def _like(value: Tensor, weight: Any) -> Tensor:
+    if not isinstance(weight, DTensor):
+        return value.to(weight.device)
+    value = value.to(weight.device, weight.dtype)
+    # Every process has all of it: none need be sent.
+    return distribute_tensor(value, weight.device_mesh, weight.placements, src_data_rank=None)

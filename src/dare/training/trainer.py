@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import platform
 import shutil
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,7 @@ from dare.policy.generate import Generator
 from dare.policy.loss import LossInputs, clipped_loss
 from dare.policy.model import context_of, load, peak_memory_mb, without_dropout
 from dare.policy.policy import Policy
+from dare.policy.sharded import parted_state, whole_state
 from dare.report.text import prompt_text
 from dare.rewards.calling import Rewards
 from dare.rewards.model import reward_functions
@@ -294,12 +297,27 @@ class DareTrainer(Trainer):
     def create_accelerator_and_postprocess(self) -> None:
         """Trainer's; FSDP shards on CPUs too, where accelerate makes it DDP without a word."""
         asked = parse_flag_from_env("ACCELERATE_USE_FSDP") or bool(self.args.fsdp)
+        if asked:  # before accelerate makes anything of it
+            given = self.args.fsdp_plugin_args or {}
+            version = int(given.get("fsdp_version", os.environ.get("FSDP_VERSION", "1")))
+            require(version == 2, "fsdp_version", version, "is not supported: set it to 2")
         state = PartialState()
         if asked and state.distributed_type == DistributedType.MULTI_CPU:
             fix = "FSDP takes the GPUs that it sees: leave use_cpu out, or hide them"
             require(not torch.accelerator.is_available(), "use_cpu", self.args.use_cpu, fix)
             state.distributed_type = DistributedType.MULTI_GPU  # which it lets FSDP have
         super().create_accelerator_and_postprocess()
+        told = self.accelerator.mixed_precision
+        wanted = {torch.bfloat16: "bf16", torch.float16: "fp16", None: "no"}[self.args.precision]
+        fix = f"the recipe has {wanted!r}: set that in the accelerate config, or bf16 in the recipe"
+        agreed = self.is_deepspeed_enabled or told == wanted  # transformers checks DeepSpeed's
+        require(agreed, "mixed_precision", told, fix)
+        plugin = self.accelerator.state.fsdp_plugin if self.is_fsdp_enabled else None
+        if plugin is not None:
+            early = "fsdp_cpu_ram_efficient_loading"
+            fix = "must be false: prompts are read before the weights are dealt out"
+            require(not plugin.cpu_ram_efficient_loading, early, True, fix)
+            plugin.set_state_dict_type("FULL_STATE_DICT")
 
     @property
     def _sharded(self) -> bool:
@@ -706,8 +724,8 @@ class DareTrainer(Trainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Trainer's checkpoint plus the curriculum, staged and sealed.
 
-        The one private method of Trainer that is overridden: it has no hook around the writing
-        of a checkpoint, and a folder that fills up in place cannot be complete or absent.
+        A private method of Trainer: it has no hook around the writing of a checkpoint, and a
+        folder that fills up in place cannot be complete or absent.
         """
         self._flush()
         run = self.folder.path
@@ -754,6 +772,56 @@ class DareTrainer(Trainer):
             self.args.output_dir, self.args.save_total_limit = str(run), keep
         self.accelerator.wait_for_everyone()
 
+    # Under FSDP too a checkpoint is that of one process: any number of them, sharded or not, can
+    # go on from it. Trainer would write and want shards, and has no hooks for this either.
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        if self.is_fsdp_enabled and state_dict is not None:
+            once = {name for name, _ in self._bare_model().named_parameters()}
+            every = self._bare_model().named_parameters(remove_duplicate=False)
+            twice = {name for name, _ in every} - once  # gathered, tied weights do not look it
+            state_dict = {name: one for name, one in state_dict.items() if name not in twice}
+        super()._save(output_dir, state_dict)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self.is_fsdp_enabled:
+            return super()._save_optimizer_and_scheduler(output_dir)
+        state = whole_state(self.optimizer)
+        with self._as_one_process(optimizer=SimpleNamespace(state_dict=lambda: state)):
+            super()._save_optimizer_and_scheduler(output_dir)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if not self.is_fsdp_enabled:
+            return super()._load_optimizer_and_scheduler(checkpoint)
+        own: Any = self.optimizer
+
+        def load(state: dict[str, Any]) -> None:
+            own.load_state_dict(parted_state(state, own))
+
+        with self._as_one_process(optimizer=SimpleNamespace(load_state_dict=load)):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if not self.is_fsdp_enabled:
+            return super()._load_from_checkpoint(resume_from_checkpoint, model)
+        with self.policy.replaced() as whole, self._as_one_process():
+            super()._load_from_checkpoint(resume_from_checkpoint, whole)
+
+    def _load_best_model(self) -> None:
+        if not self.is_fsdp_enabled:
+            return super()._load_best_model()
+        self._load_from_checkpoint(str(self.state.best_model_checkpoint))
+
+    @contextmanager
+    def _as_one_process(self, **attributes: Any) -> Iterator[None]:
+        attributes |= {"is_fsdp_enabled": False}
+        before = {name: getattr(self, name) for name in attributes}
+        vars(self).update(attributes)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
+
     def _resolved(self) -> dict[str, Any]:
         names = ("dare-rl", "torch", "transformers", "accelerate", "peft", "numpy")
         versions = {"python": platform.python_version()}
@@ -768,6 +836,7 @@ class DareTrainer(Trainer):
             "prompts": len(self.store),
             "steps": self.args.max_steps // self.args.updates_per_generation,
             "processes": self._processes,
+            "distributed": self.accelerator.distributed_type.value,
             "versions": versions,
         }
 
