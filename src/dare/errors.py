@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import pickle
 import reprlib
 from collections.abc import Iterable
 
@@ -26,13 +25,11 @@ class InvalidInput(ValueError):
         super().__init__(f"{field} = {_shown(value)}: {fix}")
 
     def __reduce__(self) -> tuple[type, tuple[str, object, str]]:
-        """A worker's error reaches the process that waits for it, whatever the value is: one that
-        cannot be sent goes as the text that it is shown as."""
-        try:
-            pickle.dumps(self.value)
-        except Exception:
-            return type(self), (self.field, _AsShown(_shown(self.value)), self.fix)
-        return type(self), (self.field, self.value, self.fix)
+        """A worker's error reaches the process that waits for it: not every value can be sent, so
+        that all but plain ones go as the text that they are shown as."""
+        plain = self.value is None or isinstance(self.value, (str, int, float))
+        value = self.value if plain else _AsShown(_shown(self.value))
+        return type(self), (self.field, value, self.fix)
 
 
 class _AsShown(str):
