@@ -9,12 +9,15 @@ WORKERS ?= 2
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 STAMP := $(VENV)/.installed-$(VERSION)
 RUN := $(VENV)/bin/python
+# The pages need no PyTorch: an environment of their own is built in seconds.
+DOCS_VENV ?= .venv-docs
+DOCS_STAMP := $(DOCS_VENV)/.installed-$(VERSION)
 ifneq ($(shell $(RUN) -c 'print("works")' 2>/dev/null),works)
 .PHONY: $(STAMP)  # not there, or the Python it was made with is gone
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types format clean python system
+.PHONY: help quickstart test lint types format docs clean python system
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,11 +40,21 @@ format: $(STAMP)  ## format the code and apply safe fixes
 	@$(RUN) -m ruff check --fix --quiet . || true
 	@$(RUN) -m ruff format --quiet .
 
+docs: $(DOCS_STAMP)  ## the pages with a reference of the code, links checked: site/index.html
+	@$(DOCS_VENV)/bin/python benchmarks/pages.py --check >/dev/null || \
+		{ echo "tables are stale: run 'python benchmarks/pages.py'"; exit 1; }
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict --clean
+	@echo "built site/index.html"
+
 clean:  ## remove the environment, caches and build outputs
 	@test ! -e $(VENV) -o -f $(VENV)/pyvenv.cfg || \
 		{ echo "error: $(VENV) is not a virtual environment; not removing it"; exit 1; }
-	@rm -rf -- $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf -- $(VENV) $(DOCS_VENV) site build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf -- {} + 2>/dev/null || true
+
+# Another installation may hold the package manager's lock: wait for it, then say what went wrong.
+APT_WAIT ?= 120
+APT := DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=$(APT_WAIT)
 
 # The sandbox for model-written code and the browser that reports are opened in; tests that need one
 # of them skip themselves where it is missing.
@@ -51,9 +64,10 @@ system:
 	command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 || missing="$$missing chromium"; \
 	test -n "$$missing" || exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
-		echo "Installing $$missing ..."; \
-		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing fonts-dejavu-core; } >/dev/null 2>&1 || \
-		echo "$$missing could not be installed: the tests that need it are skipped"; \
+		echo "Installing $$missing (waiting up to $(APT_WAIT) s for other installations) ..."; \
+		said="$$( { $(APT) update -qq && $(APT) install -y -qq --no-install-recommends $$missing fonts-dejavu-core; } 2>&1 )" || { \
+		echo "$$missing could not be installed: the tests that need it are skipped. apt-get said:"; \
+		printf '%s\n' "$$said" | grep -v '^[[:space:]]*$$' | tail -n 5 | sed 's/^/    /'; }; \
 	else echo "not installed: $$missing (apt install $$missing); the tests that need it are skipped"; fi
 
 python:
@@ -66,4 +80,12 @@ $(STAMP): pyproject.toml constraints.txt | python
 	@echo "Installing into $(VENV) (the first time takes a few minutes) ..."
 	@$(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@rm -f -- $(VENV)/.installed-*
+	@touch $@
+
+$(DOCS_STAMP): pyproject.toml constraints.txt | python
+	@$(DOCS_VENV)/bin/python -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(VERSION)")' 2>/dev/null || \
+		$(PYTHON) -m venv --clear $(DOCS_VENV)
+	@echo "Installing into $(DOCS_VENV) ..."
+	@$(DOCS_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@rm -f -- $(DOCS_VENV)/.installed-*
 	@touch $@

@@ -3,7 +3,7 @@
     python benchmarks/eval_golds.py [--data DIR] [--benchmarks NAMES] [--out FILE.json]
     python benchmarks/eval_golds.py --responses [--data DIR] [--files NAMES] [--out FILE.json]
 
-DIR holds the data sets (see docs/evaluation.md); benchmarks that are absent are named as such. A
+DIR holds the data sets (see docs/data.md); benchmarks that are absent are named as such. A
 mathematical gold is answered in the form that the benchmark's template asks for, a program with its
 reference solution. LiveCodeBench has no reference solutions: there a program that looks the
 expected outputs up must pass, and one that does not give them must fail. Rows not right are listed.

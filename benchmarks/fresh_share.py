@@ -6,8 +6,8 @@
 
 The fewer rollouts of a step are new, the more steps a generated token gives and the more training
 and refreshing it takes. So a step costs tokens generated, trained on and refreshed (rescored or
-read), each at its price; by default what they took on an H200 with a 1.5B model
-(docs/results/estimators_gpu_half.json), relative to a trained token. The cost of an accuracy is
+read), each at its price; by default what they took on an H200 with a 1.5B model, relative to a
+trained token. The cost of an accuracy is
 where the mean curve of all seeds first has it, straight between evaluations. Its 95 % interval are
 the costs at which the accuracy may be that of the target, by Student's t over seeds: from where the
 upper end of the mean's interval reaches it to where the lower end does. Methods are held against

@@ -1,7 +1,7 @@
 """The pocket policy: a 0.2 M parameter Llama inside the package, for the problems of `dare.tasks`.
 
 `path()` is an ordinary model folder, so everything that takes a model name takes it too:
-`AutoModelForCausalLM.from_pretrained(pocket.path())`. How it was made: docs/pocket.md.
+`AutoModelForCausalLM.from_pretrained(pocket.path())`. How it was made: docs/lab/pocket.md.
 """
 
 from pathlib import Path

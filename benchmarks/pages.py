@@ -1,0 +1,459 @@
+"""Fills the tables of the documentation from the measured figures in docs/results.
+
+    python benchmarks/pages.py            # writes every marked block anew
+    python benchmarks/pages.py --check    # fails, and names the blocks, where a page is stale
+
+A block begins with `<!-- table: NAME -->` and ends with `<!-- end -->`; what stands between the two
+is the table of that NAME below. So a figure is typed nowhere: it is measured, kept as JSON, shown.
+The last line printed is JSON: the number of blocks, and those that were stale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.S)
+Rows = Iterable[Iterable[object]]
+TABLES: dict[str, Callable[[], str]] = {}
+
+
+@cache
+def results(name: str) -> Any:
+    """The figures of one file of docs/results."""
+    return json.loads((DOCS / "results" / f"{name}.json").read_text("utf-8"))
+
+
+def markdown(head: Iterable[str], rows: Rows) -> str:
+    """A table; the first column is text, None is a dash."""
+    names = list(head)
+    lines = [names, ["---"] * len(names)]
+    lines += [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def table(function: Callable[[], str]) -> Callable[[], str]:
+    """Register a table under its function's name, with dashes."""
+    TABLES[function.__name__.replace("_", "-")] = function
+    return function
+
+
+def interval(triple: list[float], sign: str = "") -> str:
+    """Mean and 95 % interval."""
+    mean, low, high = (f"{value:{sign}.3f}" for value in triple)
+    return f"{mean} [{low}, {high}]"
+
+
+def short(seconds: float) -> str:
+    """A duration in the unit that suits it."""
+    return f"{seconds * 1000:.2g} ms" if seconds < 0.1 else f"{seconds:.2g} s"
+
+
+def size(megabytes: float) -> str:
+    """Memory in the unit that suits it."""
+    return f"{megabytes / 1000:.1f} GB" if megabytes >= 100 else f"{megabytes:.2g} MB"
+
+
+def power(count: str) -> str:
+    """10⁵ for 100000."""
+    return "10" + "⁰¹²³⁴⁵⁶⁷⁸⁹"[len(count) - 1]
+
+
+@table
+def pilot() -> str:
+    """One seed of each on a language model: results.md."""
+    runs = results("methods_gpu_pilot")["runs"]
+    grpo, dare = runs["grpo, 2e-6 constant"], runs["dare, 2e-6 constant"]
+    rows = []
+    for at, step in enumerate(grpo["step"]):
+        cells: list[object] = [step]
+        for name in ("math500", "gsm8k"):
+            cells += [f"{run[name][at]:.3f}" for run in (grpo, dare)]
+        rows.append([*cells, *(f"{run['tokens'][at] / 1e6:.1f} M" for run in (grpo, dare))])
+    sets = ("MATH-500", "GSM8K", "tokens")
+    return markdown(["step", *(f"{s}, `{m}`" for s in sets for m in ("grpo", "dare"))], rows)
+
+
+@table
+def first_pair() -> str:
+    """The pair of runs before the pilot."""
+    task = results("methods_gpu")["tasks"]["mixture"]
+    arms = list(task["arms"].values())
+    rows: list[list[object]] = []
+    for name, title in (("math500", "MATH-500"), ("gsm8k", "GSM8K")):
+        for axis in ("tokens", "seconds"):
+            cells = [f"{arm['accuracy'][name][axis]['mean']:.3f}" for arm in arms]
+            rows.append([f"{title} at equal {axis}", *cells])
+    shares = (f"{arm['varied_share']:.2f}" for arm in arms)
+    rows.append(["groups with right and wrong rollouts", *shares])
+    per_group = (f"{arm['tokens_per_varied_group']:,}" for arm in arms)
+    rows.append(["tokens for one such group", *per_group])
+    rows.append(["seconds of the run", *(f"{arm['seconds']:.0f}" for arm in arms)])
+    return markdown(["", *(f"`{name.partition(':')[0]}`" for name in task["arms"])], rows)
+
+
+@table
+def draws() -> str:
+    """Which draw finds groups that teach, while the policy stands still."""
+    columns = {"mixed": ".2f", "tokens_a_mixed_group": ",.0f", "problems": ",.0f"}
+    rows = [
+        [name, *(f"{one[key]:{form}}" for key, form in columns.items())]
+        for name, one in results("draws")["mixture"]["table"].items()
+    ]
+    return markdown(["draw", "mixed groups", "tokens for one", "problems drawn"], rows)
+
+
+@table
+def forecast() -> str:
+    """Error on prompts that were never tried."""
+    rows = []
+    for name, title in (("mixture", "MATH and DeepScaleR"), ("gsm8k", "GSM8K")):
+        for method, by_groups in results("forecast")[name]["table"].items():
+            figures = [by_groups.get(count) for count in ("128", "256", "512", "1024")]
+            rows.append([title, method, *(one and f"{one['mae']:.3f}" for one in figures)])
+    return markdown(["data", "estimate", "128 groups", "256", "512", "1,024"], rows)
+
+
+def _methods(names: Iterable[str]) -> str:
+    methods = results("methods")["methods"]
+    rows = []
+    for name in names:
+        one = methods[name]
+        gain = interval(one["gain"], "+") if name != "grpo" else None
+        times = [
+            f"{one[key][0]:.2f}" if one["reached"] >= 3 and name != "grpo" else None
+            for key in ("token_speed_up", "step_speed_up")
+        ]
+        seconds = one["seconds_to_target"][0]
+        length = f"{one['tokens_per_response'][0]:.1f}"
+        reach = f"{one['reached']}/{len(one['seeds'])}"
+        took = seconds and f"{seconds:.0f}"
+        rows.append([f"`{name}`", interval(one["accuracy"]), gain, length, *times, took, reach])
+    head = ["method", "accuracy", "gain over `grpo`", "tokens a response", "times fewer tokens"]
+    head += ["times fewer steps", "seconds to GRPO's end", "seeds that reach it"]
+    return markdown(head, rows)
+
+
+@table
+def methods() -> str:
+    """All methods on the built-in problems, at equal tokens."""
+    parts = [name for name in results("methods")["methods"] if name.startswith("grpo+")]
+    return _methods(name for name in results("methods")["methods"] if name not in parts)
+
+
+@table
+def parts() -> str:
+    """The parts of the paper's method, added to GRPO."""
+    names = results("methods")["methods"]
+    return _methods(["grpo", *(name for name in names if name.startswith("grpo+"))])
+
+
+@table
+def five_seeds() -> str:
+    """Accuracy over generated tokens on the built-in problems."""
+    arms = results("quickstart")["arms"]
+    grid = arms["dare"]["tokens_grid"]
+    rows = [
+        [f"{grid[at]:,}", *(interval(arm["accuracy"][at]) for arm in arms.values())]
+        for at in range(0, len(grid), 4)
+    ]
+    return markdown(["tokens generated", *(f"`{name}`" for name in arms)], rows)
+
+
+@table
+def quickstart_run() -> str:
+    """What `dare quickstart` prints."""
+    found = results("quickstart_seed42")
+    target = f"{found['target']:.3f}"
+    lines = {
+        "start_accuracy": ("accuracy at the start", ".3f"),
+        "accuracy": ("accuracy at the end", ".3f"),
+        "steps": ("steps", "d"),
+        "generated_tokens": ("tokens generated", ",d"),
+        "tokens_to_target": (f"tokens to accuracy {target}", ",d"),
+        "seconds": ("seconds of training", ".0f"),
+        "seconds_to_target": (f"seconds to accuracy {target}", ".0f"),
+        "estimation_mae": ("error of the difficulty estimate", ".3f"),
+        "fresh_mae": ("error of 8 fresh rollouts", ".3f"),
+    }
+    arms = found["presets"]
+    rows = [
+        [title, *(None if arm[key] is None else f"{arm[key]:{form}}" for arm in arms.values())]
+        for key, (title, form) in lines.items()
+    ]
+    return markdown(["", *(f"`{name}`" for name in arms)], rows)
+
+
+@table
+def fresh_share() -> str:
+    """What replay buys: cost to reach an accuracy, by the share that is generated."""
+    found = results("fresh_share")["methods"]
+    named = {name.removeprefix("sigma-"): one for name, one in found.items()}
+    named["0.25"] = named.pop("dare")
+    rows = []
+    for sigma, one in sorted(named.items(), key=lambda item: -float(item[0])):
+        costs = [one["cost"].get(level) for level in ("0.48", "0.49", "0.5")]
+        final = sum(one["final"]) / len(one["final"])
+        paid = [f"{cost[0]:,}" if cost and cost[0] else None for cost in costs]
+        rows.append([sigma, f"{final:.3f}", *paid])
+    head = ["`fresh_share`", "accuracy after 300,000 tokens"]
+    return markdown([*head, "cost of 0.48", "of 0.49", "of 0.50"], rows)
+
+
+def _estimators(name: str) -> str:
+    found = results(name)
+    rows = []
+    for estimator, one in sorted(found["estimators"].items(), key=lambda item: item[1]["mae"]):
+        if "=" in estimator or estimator == "no-shrinkage":
+            continue  # one setting of the version before
+        error = interval([one["mae"], one["mae_low"], one["mae_high"]])
+        sides = [f"{one[side]['mae']:.3f}" for side in ("seen", "unseen")]
+        rows.append([f"`{estimator}`", error, f"{one['mse']:.4f}", *sides])
+    return markdown(["estimator", "MAE", "MSE", "MAE, seen", "MAE, unseen"], rows)
+
+
+@table
+def estimators_pocket() -> str:
+    """Estimators of the version before, built-in policy."""
+    return _estimators("estimators")
+
+
+@table
+def estimators_gpu() -> str:
+    """Estimators of the version before, a language model."""
+    return _estimators("estimators_gpu")
+
+
+@table
+def estimators_curves() -> str:
+    """The default of now on recorded training curves."""
+    found = results("estimators_curves")["estimators"]
+    rows = [[name, f"{one['mae']:.3f}", f"{one['mse']:.4f}"] for name, one in found.items()]
+    return markdown(["estimator", "MAE", "MSE"], rows)
+
+
+@table
+def estimators_tabular() -> str:
+    """Against an enumerated truth, 16 rollouts a prompt, T = 0.6."""
+    rows = [row for row in results("estimators_tabular")["rows"] if row["sampling"] != "T = 1"]
+    rows = [row for row in rows if row["rollouts_per_prompt"] == 16]
+    names = list(rows[0]["mae"])
+    body = [[row["drift"], *(f"{row['mae'][name]['mae']:.3f}" for name in names)] for row in rows]
+    return markdown(["drift a step", *names], body)
+
+
+@table
+def hints() -> str:
+    """Does a hint give the answer away?"""
+    found = results("hints")
+    rows = []
+    for name, one in found.items():
+        shown = f"{one['leaks']} hints" if "leaks" in one else f"{one['mean']:.0%} of its lines"
+        usable, three = f"{one['usable_share']:.0%}", f"{one['three_share']:.0%}"
+        rows.append([name, f"{one['n']:,}", shown, usable, three])
+    head = ["solutions", "n", "answer, or program, shown", "with a usable fragment", "with three"]
+    return markdown(head, rows)
+
+
+def _scale(estimator: str) -> str:
+    rows = []
+    for prompts, one in results("scale")[estimator].items():
+        names = ("plan_s", "observe_s", "refresh_s", "save_s", "load_s")
+        times = [short(one[name]) for name in names]
+        rows.append([power(prompts), *times, size(one["state_mb"]), size(one["peak_mb"])])
+    head = ["prompts", "plan", "observe", "refresh", "save", "load"]
+    return markdown([*head, "state on disk", "peak memory of a process"], rows)
+
+
+@table
+def scale_dare() -> str:
+    """A step of the default estimator, by prompts."""
+    return _scale("dare")
+
+
+@table
+def scale_posterior() -> str:
+    """The same of an estimator that reads nothing."""
+    return _scale("posterior")
+
+
+@table
+def gpu() -> str:
+    """One step on one H200, and the engines beside it."""
+    found = results("gpu")
+    ours, vllm = found["decode"]["rows"], found["vllm"]["tokens_per_s"]
+    grpo, dare, trl = found["grpo"], found["dare"], found["trl"]
+    rows: list[list[object]] = [
+        [f"tokens/s, {count} responses at once", f"{one['tok_s']:,}", f"vLLM {vllm[count]:,}"]
+        for count, one in ours.items()
+    ]
+    memory = f"TRL {trl['peak_gb']:.1f}; `dare plan` said {grpo['plan_gb']:.1f}"
+    rows += [
+        ["a step of `grpo`, s", f"{grpo['step_s']:.1f}", f"TRL {trl['means']['total_s']:.1f}"],
+        ["a step of `dare`, s", f"{dare['step_s']:.1f}", None],
+        ["peak memory of `grpo`, GB", f"{grpo['peak_gb']:.1f}", memory],
+        ["share of the card's peak in training (MFU)", f"{grpo['train_mfu']:.0%}", None],
+        ["the curriculum's share of a step of `dare`", f"{dare['own_share']:.1%}", None],
+    ]
+    return markdown(["what", "measured", "beside"], rows)
+
+
+@table
+def interruptions() -> str:
+    """Interrupted runs that came out identical."""
+    titles = {
+        "kill": "`kill -9` at a random moment",
+        "operation": "`kill -9` inside a save",
+        "sigterm": "SIGTERM",
+        "sigint": "Ctrl-C",
+        "pause": "a process that stops for 3 s",
+        "stop": "a process that stops for good",
+    }
+    counts: dict[tuple[str, int], list[int]] = {}
+    for run in results("interruptions")["runs"]:
+        for kind in titles:
+            if kind in run:
+                same, times = counts.setdefault((kind, run["processes"]), [0, 0])
+                found = [same + run[kind]["identical"], times + run[kind]["times"]]
+                counts[kind, run["processes"]] = found
+    rows = []
+    for kind, title in titles.items():
+        both = [counts.get((kind, processes)) for processes in (1, 2)]
+        rows.append([title, *(one and f"{one[0]} of {one[1]}" for one in both)])
+    return markdown(["interrupted by", "one process", "two processes"], rows)
+
+
+@table
+def verdicts() -> str:
+    """Verdicts on programs that are known to be right or wrong."""
+    rows = [[name, one["rows"], one["right"]] for name, one in results("code_judge").items()]
+    return markdown(["programs", "judged", "verdict as known"], rows)
+
+
+@table
+def golds() -> str:
+    """Benchmarks whose gold answers are right against themselves."""
+    found = results("eval_golds")
+    rows = []
+    for name, one in found.items():
+        if one and name != "total":
+            rows.append([name, f"{one['problems']:,}", f"{one['right']:,}"])
+    return markdown(["benchmark", "problems", "golds right against themselves"], rows)
+
+
+@table
+def responses() -> str:
+    """Saved responses of public models, scored here and by their authors."""
+    rows = []
+    for name, one in results("eval_responses").items():
+        labels = one.get("labels") or {}
+        score = f"{100 * one['accuracy']:.1f}"
+        differ = None
+        if labels:
+            differ = f"{labels['right_here_only']} and {labels['right_by_labels_only']}"
+        rows.append([name, one["responses"], score, differ])
+    return markdown(["responses", "n", "accuracy in %", "right here only, there only"], rows)
+
+
+@table
+def teacher() -> str:
+    """The head of DOTS on prompts that it did not see."""
+    real, pocket = results("teacher")["held_out"], results("teacher_pocket")["errors"]
+    rows = [
+        [
+            name,
+            *(f"{real[name][key][0]:.3f}" for key in ("bce", "mae")),
+            *(f"{pocket[name][key]:.3f}" for key in ("bce", "mae")),
+        ]
+        for name in real
+    ]
+    head = ["prediction", "real policies: BCE", "MAE", "built-in policy: BCE", "MAE"]
+    return markdown(head, rows)
+
+
+@table
+def simulation() -> str:
+    """Presets on a simulated learner."""
+    rows = []
+    for name, one in results("simulation")["presets"]["lines"].items():
+        error = f"{one['mae_seen'][0]:.3f} ({one['intrinsic_seen'][0]:.3f})"
+        shares = [f"{one[key][0]:.0%}" for key in ("varied", "coverage")]
+        rows.append([name, interval(one["gain"], "+"), *shares, error])
+    head = ["", "accuracy gained", "mixed groups", "prompts tried"]
+    return markdown([*head, "MAE seen (8 fresh rollouts)"], rows)
+
+
+@table
+def pocket_levels() -> str:
+    """Success of the built-in policy by level."""
+    found = results("pocket")["pretraining"]["measured"]
+    names = {"T1.0": "T = 1", "T0.6-p0.95": "T = 0.6, top-p 0.95"}
+    rows: list[list[object]] = [
+        [title, *found[name]["by_level"], f"{found[name]['success']:.3f}"]
+        for name, title in names.items()
+    ]
+    rows.append(["tokens, T = 1", *found["T1.0"]["tokens_by_level"], None])
+    return markdown(["level", *"12345678", "all"], rows)
+
+
+@table
+def pocket_learning() -> str:
+    """Success of the built-in policy while it learns."""
+    runs = results("pocket")["reinforcement_learning"]["runs"]
+    places = range(0, len(runs[0]["steps"]), 2)
+    rows = []
+    for run in runs:
+        seeds = run["test_success_by_seed"]
+        means = [sum(seed[at] for seed in seeds) / len(seeds) for at in places]
+        title = f"{run['selection']}, {run['learning_rate']:g}"
+        rows.append([title, *(f"{mean:.3f}" for mean in means)])
+    steps = (f"step {runs[0]['steps'][at]}" for at in places)
+    return markdown(["draw, learning rate", *steps], rows)
+
+
+def filled(text: str) -> tuple[str, list[str]]:
+    """A page with its tables as they should be, and the names of those that were not."""
+    stale: list[str] = []
+
+    def block(match: re.Match[str]) -> str:
+        name = match[2]
+        if name not in TABLES:
+            sys.exit(f"table = {name!r}: is not one of {', '.join(sorted(TABLES))}")
+        body = TABLES[name]()
+        if match[3] != body:
+            stale.append(name)
+        return f"{match[1]}{body}{match[4]}"
+
+    return BLOCK.sub(block, text), stale
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write or check all pages."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing, fail where stale")
+    options = parser.parse_args(argv)
+    blocks, stale = 0, []
+    for page in sorted([*DOCS.glob("*.md"), *DOCS.glob("lab/*.md")]):
+        text = page.read_text("utf-8")
+        new, names = filled(text)
+        blocks += len(BLOCK.findall(text))
+        stale += [f"{page.relative_to(DOCS)}: {name}" for name in names]
+        if names and not options.check:
+            page.write_text(new, "utf-8")
+    for name in stale:
+        print(f"{'stale' if options.check else 'written'}: {name}")
+    if stale and options.check:
+        print("run python benchmarks/pages.py")
+    print(json.dumps({"blocks": blocks, "stale": stale}))
+    return int(bool(stale) and options.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
