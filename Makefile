@@ -52,7 +52,8 @@ clean:  ## remove the environment, caches and build outputs
 	@rm -rf -- $(VENV) $(DOCS_VENV) site build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf -- {} + 2>/dev/null || true
 
-# Another installation may hold the package manager's lock: wait for it, then say what went wrong.
+# Another installation may hold a lock of the package manager (`update` has one that apt-get itself
+# does not wait for): wait, then say what went wrong.
 APT_WAIT ?= 120
 APT := DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=$(APT_WAIT)
 
@@ -65,9 +66,13 @@ system:
 	test -n "$$missing" || exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
 		echo "Installing $$missing (waiting up to $(APT_WAIT) s for other installations) ..."; \
-		said="$$( { $(APT) update -qq && $(APT) install -y -qq --no-install-recommends $$missing fonts-dejavu-core; } 2>&1 )" || { \
-		echo "$$missing could not be installed: the tests that need it are skipped. apt-get said:"; \
-		printf '%s\n' "$$said" | grep -v '^[[:space:]]*$$' | tail -n 5 | sed 's/^/    /'; }; \
+		until=$$(( $$(date +%s) + $(APT_WAIT) )); \
+		while ! said="$$( { $(APT) update -qq && $(APT) install -y -qq --no-install-recommends $$missing fonts-dejavu-core; } 2>&1 )"; do \
+			case "$$said" in *"ould not get lock"*) test "$$(date +%s)" -ge "$$until" || { sleep 2; continue; };; esac; \
+			echo "$$missing could not be installed: the tests that need it are skipped. apt-get said:"; \
+			printf '%s\n' "$$said" | grep -v '^[[:space:]]*$$' | tail -n 5 | sed 's/^/    /'; \
+			break; \
+		done; \
 	else echo "not installed: $$missing (apt install $$missing); the tests that need it are skipped"; fi
 
 python:

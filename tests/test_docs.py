@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -124,3 +125,21 @@ def test_pages_that_the_package_names_exist():
 def test_every_page_is_in_the_navigation():
     nav = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
     assert [page.name for page in PAGES if page.name not in nav] == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "CITATION.cff", ROOT / ".pre-commit-config.yaml", *(ROOT / ".github").rglob("*.yml")],
+    **NAMED,
+)
+def test_files_that_other_tools_read_are_yaml(path):
+    assert isinstance(yaml.safe_load(path.read_text("utf-8")), dict)
+
+
+def test_the_workflow_calls_what_the_makefile_has():
+    workflow = (ROOT / ".github" / "workflows" / "checks.yml").read_text("utf-8")
+    called = set(re.findall(r"run: make ([a-z ]+)", workflow))
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+    assert {name for names in called for name in names.split()} <= targets
+    assert "scripts/check_wheel.sh" in workflow
+    assert (ROOT / "scripts" / "check_wheel.sh").stat().st_mode & 0o100

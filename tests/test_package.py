@@ -3,6 +3,7 @@
 import ast
 import importlib
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -234,3 +235,29 @@ def test_the_code_of_a_guide_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module(f"code_of_{page}")
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize("failures", [1, 99], ids=["a lock that is let go", "a lock that stays"])
+def test_make_waits_for_the_package_managers_lock_and_says_why_nothing_was_installed(
+    failures, tmp_path
+):
+    """With an apt-get of our own, in a world where nothing else is installed."""
+    for tool in ("make", "sh", "id", "date", "sleep", "grep", "tail", "sed", "awk", "cat"):
+        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
+    (tmp_path / "id").unlink()
+    scripts = {
+        "id": "echo 0",
+        "apt-get": f"""
+            echo called >> {tmp_path}/calls
+            test "$(grep -c called {tmp_path}/calls)" -gt {failures} && exit 0
+            echo "E: Could not get lock /var/lib/dpkg/lock: held by process 42 (apt)" >&2
+            exit 100""",
+    }
+    for name, body in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    command = [str(tmp_path / "make"), "-C", str(ROOT), "system", "APT_WAIT=3"]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": str(tmp_path)})
+    assert done.returncode == 0, "tests that need it are skipped"
+    assert ("held by process 42" in done.stdout) == (failures == 99)
