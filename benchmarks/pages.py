@@ -136,7 +136,7 @@ def _methods(names: Iterable[str]) -> str:
         reach = f"{one['reached']}/{len(one['seeds'])}"
         took = seconds and f"{seconds:.0f}"
         rows.append([f"`{name}`", interval(one["accuracy"]), gain, length, *times, took, reach])
-    head = ["method", "accuracy", "gain over `grpo`", "tokens a response", "times fewer tokens"]
+    head = ["method", "accuracy", "gain over `grpo`", "tokens per response", "times fewer tokens"]
     head += ["times fewer steps", "seconds to GRPO's end", "seeds that reach it"]
     return markdown(head, rows)
 
@@ -246,7 +246,7 @@ def estimators_tabular() -> str:
     rows = [row for row in rows if row["rollouts_per_prompt"] == 16]
     names = list(rows[0]["mae"])
     body = [[row["drift"], *(f"{row['mae'][name]['mae']:.3f}" for name in names)] for row in rows]
-    return markdown(["drift a step", *names], body)
+    return markdown(["drift per step", *names], body)
 
 
 @table
