@@ -143,3 +143,14 @@ def test_the_workflow_calls_what_the_makefile_has():
     assert {name for names in called for name in names.split()} <= targets
     assert "scripts/check_wheel.sh" in workflow
     assert (ROOT / "scripts" / "check_wheel.sh").stat().st_mode & 0o100
+
+
+@pytest.mark.parametrize("page", [*PAGES, *LAB], **NAMED)
+def test_files_that_a_page_names_exist(page):
+    """A reader who is sent to `curriculum/buffer.py` must find it there."""
+    folders = ("src", "benchmarks", "examples", "scripts", "tests")
+    files = [f"/{path}" for name in folders for path in (ROOT / name).rglob("*.py")]
+    named = re.findall(r"`(?:\w+ )?([\w/]+\.py)`", prose(page.read_text("utf-8")))
+    theirs = {"grpo_continuous_batching.py", "my_module.py", "mine.py"}
+    missing = {name for name in named if not any(file.endswith(f"/{name}") for file in files)}
+    assert missing - theirs == set()
