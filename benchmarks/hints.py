@@ -3,7 +3,7 @@
     python benchmarks/hints.py --data DIR
 
 DIR holds gsm8k/, math/, math_level3to5/, humaneval/, mbpp/, leetcode/ and rollouts/ as JSON lines;
-sets that are absent are skipped. What hints show is counted by `tests/curriculum/leak_rule.py` and
+sets that are absent are skipped. What hints show is counted by `tests/hints/leak_rule.py` and
 `program_rule.py` there, which share no code with the guards. The last line is JSON.
 """
 
@@ -18,12 +18,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from dare.curriculum.code_hints import outline
-from dare.curriculum.hints import skeleton
-from dare.curriculum.program_guard import SHARE
+from dare.hints.programs import SHARE, outline
+from dare.hints.skeletons import skeleton
 
 Case = tuple[str, str]  # solution, and its answer or the prompt of a program
-_RULES = Path(__file__).parent.parent / "tests" / "curriculum"
+_RULES = Path(__file__).parent.parent / "tests" / "hints"
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

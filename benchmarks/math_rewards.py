@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dare.rewards.gsm8k import gsm8k_answer
+from dare.rewards.builtin import gsm8k_answer
 from dare.rewards.math import MathVerifier, default
 
 GOLDS = (

@@ -33,7 +33,7 @@ from rich.progress import track
 
 from dare.rewards.code import judge
 from dare.sandbox import Ended, Job, close_all, open_sandbox
-from dare.sandbox.inside import usage
+from dare.sandbox.inside import processes
 
 WARM_UP = 200
 PLAIN = 2000
@@ -86,7 +86,7 @@ def leftovers() -> dict[str, int]:
     time.sleep(0.3)  # zombies are buried within a tenth of a second
     mine = f"dare-sandbox-{os.getpid()}-"
     return {
-        "processes": len(usage.descendants(os.getpid())),
+        "processes": len(processes.descendants(os.getpid())),
         "mounts": Path("/proc/self/mountinfo").read_text().count("\n"),
         "descriptors": len(os.listdir("/proc/self/fd")),
         "cgroups": len(list(Path("/sys/fs/cgroup").glob(f"**/{mine}*"))),

@@ -194,7 +194,7 @@ def test_init_takes_the_model_apart_where_its_configuration_is_here(
 
 def test_an_estimator_beside_the_recipe_is_found(tmp_path: Path, dare: Call) -> None:
     (tmp_path / "apart").mkdir()
-    own = "from dare.curriculum.estimators.uniform import UniformEstimator as Mine\n"
+    own = "from dare.curriculum.estimators.baselines import UniformEstimator as Mine\n"
     (tmp_path / "apart" / "lies_beside.py").write_text(own, "utf-8")
     recipe = {**load_recipe("quickstart"), "curriculum": {"estimator.name": "lies_beside:Mine"}}
     (tmp_path / "apart" / "own.yaml").write_text(yaml.safe_dump(recipe), "utf-8")

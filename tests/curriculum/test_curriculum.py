@@ -26,9 +26,10 @@ from worlds import (
 
 from dare import Curriculum, CurriculumConfig, InvalidInput, PromptTable, RolloutBatch
 from dare.curriculum import Conditioning, RolloutBuffer, ScoreRequest, Services, Tier
+from dare.curriculum.buffer import choose_stale
 from dare.curriculum.estimators import Outcome
-from dare.curriculum.refresh import choose_stale
 from dare.curriculum.teacher_head import TeacherHead
+from dare.hints import hint
 
 PLAIN, THINK, HINT = Conditioning.PLAIN, Conditioning.THINK_LONGER, Conditioning.HINTED
 
@@ -388,7 +389,7 @@ def test_a_prompt_with_tests_is_hinted_by_an_outline_of_its_program(gold: str | 
     text = f"{said}\n```python\n{program}```\n"
     rows = [{"prompt": f"question {i}", "tests": ["assert f([1])"], "answer": gold} for i in "abcd"]
     settings = {"cold_start.references": 0, "hard.above": 0.4, "fresh_share": 1.0}
-    given = Services(decode=lambda tokens: text)
+    given = Services(decode=lambda tokens: text, hint=hint)
     curriculum = Curriculum(PromptTable.from_records(rows), small("classic", **settings), given)
     curriculum.observe(roll(curriculum.plan(), curriculum.prompts, np.full(4, 0.8)))
     successes = plain_successes(curriculum)
@@ -403,12 +404,13 @@ def test_a_prompt_with_tests_is_hinted_by_an_outline_of_its_program(gold: str | 
     assert hinted
 
 
-@pytest.mark.parametrize("missing", ["decode", "answers", "text"])
+@pytest.mark.parametrize("missing", ["decode", "hint", "answers", "text"])
 def test_without_what_a_hint_needs_there_is_none(missing: str) -> None:
     given = {
-        "decode": Services(),
+        "decode": Services(hint=hint),
+        "hint": Services(decode=lambda tokens: "We add 2 and 3 first."),
         "answers": services(),
-        "text": Services(decode=lambda tokens: " \n"),
+        "text": Services(decode=lambda tokens: " \n", hint=hint),
     }[missing]
     settings = {"cold_start.references": 0, "hard.above": 0.4, "fresh_share": 1.0}
     config = small("classic", **settings)

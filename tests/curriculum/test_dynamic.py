@@ -15,7 +15,7 @@ from worlds import describe, examples, roll, run, services, small, table, truth
 from dare.config import EstimatorConfig
 from dare.curriculum import Curriculum
 from dare.curriculum.estimators import DynamicEstimator, GresoEstimator, Outcome
-from dare.curriculum.estimators.greso import adjusted, chance_to_roll_out
+from dare.curriculum.estimators.dynamic import adjusted, chance_to_roll_out
 
 GROUP = 8
 

@@ -14,7 +14,7 @@ from dare.config import CurriculumConfig
 from dare.curriculum import Curriculum, PromptTable, Services
 from dare.curriculum.allocation import allocate
 from dare.curriculum.arrays import Array
-from dare.curriculum.estimators.base import Measured, Outcome
+from dare.curriculum.estimators.base import Measured
 from dare.curriculum.estimators.dare import LiveEstimator
 from dare.curriculum.estimators.dare.features import principal_directions, solution_features
 from dare.curriculum.estimators.dare.regression import (
@@ -25,6 +25,7 @@ from dare.curriculum.estimators.dare.regression import (
     rate_moments,
     tried_moments,
 )
+from dare.curriculum.rollouts import Outcome
 from dare.errors import InvalidInput
 
 

@@ -16,6 +16,7 @@ from hypothesis import settings
 from dare.config import CurriculumConfig
 from dare.curriculum import Curriculum, PromptTable, RolloutBatch, ScoreRequest, Services, StepPlan
 from dare.curriculum.estimators import Measured
+from dare.hints import hint
 
 SOLUTION = (
     "Let the first side be x and note that the other side is twice as long. "
@@ -178,12 +179,13 @@ def small(preset: str = "dare", **overrides: Any) -> CurriculumConfig:
 def services(count: int = 0) -> Services:
     """Decoding for hints and, with a count, embeddings and the policy's states on the prompts."""
     if not count:
-        return Services(decode=lambda tokens: SOLUTION)
+        return Services(decode=lambda tokens: SOLUTION, hint=hint)
     rng = np.random.default_rng(5)
     embeddings = rng.normal(size=(count, 6))
     states = rng.normal(size=(count, 8))
     return Services(
         decode=lambda tokens: SOLUTION,
+        hint=hint,
         embeddings=embeddings,
         states=lambda rows: Measured(states[rows], 4 * len(rows)),
     )

@@ -18,7 +18,7 @@ from dare.evaluation.benchmarks import benchmark, benchmark_names, chosen
 from dare.evaluation.livecodebench import unpack
 from dare.evaluation.problems import load_problems
 from dare.evaluation.scoring import score
-from dare.rewards.named import REWARDS
+from dare.rewards.builtin import REWARDS
 from dare.sandbox import open_sandbox
 from dare.templates import template_names
 

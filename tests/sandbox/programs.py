@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dare.sandbox import Ended, Job, Limits, Sandbox, landlock, open_sandbox
-from dare.sandbox.inside.usage import STRETCH
+from dare.sandbox import Ended, Job, Limits, Sandbox, launch, open_sandbox
+from dare.sandbox.inside.processes import STRETCH
 from dare.sandbox.local import LocalSandbox
 
 LIMITS = Limits(wall_s=8.0, cpu_s=4.0, memory_mb=256, output_bytes=4 << 20)
@@ -430,7 +430,7 @@ def open_backend(name: str) -> Sandbox:
     kind, _, version = name.partition(":")
     if not version:
         return open_sandbox(kind)
-    return LocalSandbox(replace(landlock.RECIPE, abi=int(version)))
+    return LocalSandbox(replace(launch.LANDLOCK, abi=int(version)))
 
 
 def main() -> None:

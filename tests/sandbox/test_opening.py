@@ -8,9 +8,9 @@ import shutil
 import pytest
 
 from dare.errors import InvalidInput
-from dare.sandbox import Job, bwrap, close_all, landlock, open_sandbox, opening, probe
+from dare.sandbox import Job, close_all, launch, open_sandbox, opening, probe
 from dare.sandbox.local import LocalSandbox
-from dare.sandbox.probing import examine
+from dare.sandbox.opening import examine
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_refusal_when_nothing_holds(untried: None, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_start_that_fails_is_a_reason(untried: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = dataclasses.replace(bwrap.RECIPE, wrap=lambda python: ["/does/not/exist"])
+    broken = dataclasses.replace(launch.BWRAP, wrap=lambda python: ["/does/not/exist"])
     monkeypatch.setitem(opening._LOCAL, "bwrap", broken)
     monkeypatch.setattr(shutil, "which", lambda name: name)
     with pytest.raises(InvalidInput, match=r"does not start.*FileNotFoundError"):
@@ -62,7 +62,7 @@ def test_none_needs_a_dangerous_word(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_examination_sees_that_nothing_holds() -> None:
-    bare = LocalSandbox(landlock.NONE)
+    bare = LocalSandbox(launch.NONE)
     fault = examine(bare)
     bare.close()
     assert fault is not None

@@ -13,8 +13,8 @@ from programs import honest_failures, hostile_failures
 
 import dare
 from dare.sandbox import Ended, Job, Limits, Sandbox, probe
-from dare.sandbox.inside import calls
-from dare.sandbox.inside.paths import open_to_all
+from dare.sandbox.inside import kernel
+from dare.sandbox.inside.kernel import open_to_all
 
 _NOBODY = 65534
 
@@ -35,12 +35,12 @@ def _become_nobody() -> None:
     prefix = os.path.realpath(sys.base_prefix)
     if not open_to_all(prefix):
         closed = next(p for p in reversed(Path(prefix).parents) if not p.stat().st_mode & 1)
-        calls.unshare(0x00020000)
-        calls.mount("none", "/", None, 16384 | (1 << 18))
+        kernel.unshare(0x00020000)
+        kernel.mount("none", "/", None, 16384 | (1 << 18))
         inside = os.open(prefix, os.O_PATH)
-        calls.mount("tmpfs", str(closed), "tmpfs", 0, "size=1m,mode=755")
+        kernel.mount("tmpfs", str(closed), "tmpfs", 0, "size=1m,mode=755")
         os.makedirs(prefix, 0o755)
-        calls.mount(f"/proc/self/fd/{inside}", prefix, None, 4096 | 16384)
+        kernel.mount(f"/proc/self/fd/{inside}", prefix, None, 4096 | 16384)
     os.setgroups([])
     os.setresgid(_NOBODY, _NOBODY, _NOBODY)
     os.setresuid(_NOBODY, _NOBODY, _NOBODY)

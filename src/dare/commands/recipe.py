@@ -179,7 +179,7 @@ def _described(rows: list[dict[str, Any]]) -> str:
 
 def _begin_reward(reward: str, folder: Any, rows: list[dict[str, Any]]) -> str | None:
     """A file for a reward of one's own, unless there is one; its name."""
-    from dare.rewards.named import REWARDS
+    from dare.rewards.builtin import REWARDS
 
     module, colon, function = reward.partition(":")
     if reward in REWARDS:

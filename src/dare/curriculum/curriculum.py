@@ -10,21 +10,19 @@ from typing import Any
 import numpy as np
 
 from dare.config import CurriculumConfig
-from dare.curriculum.arrays import Array, compact, keyed_rng, to_numpy
+from dare.curriculum.arrays import Array, keyed_rng, to_numpy
 from dare.curriculum.batch import TrainBatch, build_batch
-from dare.curriculum.buffer import RolloutBuffer
-from dare.curriculum.coldstart import check_embeddings
-from dare.curriculum.estimators.base import Outcome, Wanted, check_rates
+from dare.curriculum.buffer import RolloutBuffer, Scorer, choose_stale
+from dare.curriculum.coldstart import ColdStart, check_embeddings
+from dare.curriculum.estimators.base import Wanted, check_rates
 from dare.curriculum.estimators.build import Services, build_estimator, with_replay
 from dare.curriculum.metrics import step_metrics
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.planner import Planner
 from dare.curriculum.prompts import PromptTable
-from dare.curriculum.references import ColdStart
-from dare.curriculum.refresh import Scorer, choose_stale
-from dare.curriculum.rollouts import RolloutBatch
+from dare.curriculum.rollouts import Outcome, RolloutBatch
 from dare.curriculum.selection import Selector
-from dare.curriculum.snapshot import restore, snapshot
+from dare.curriculum.snapshot import FORMAT, fitting
 from dare.curriculum.tiers import TierPolicy
 from dare.errors import InvalidInput, require
 
@@ -103,7 +101,7 @@ class Curriculum:
         else:
             batch = None
         predicted = self.estimator.difficulty()
-        outcome = _outcome(rollouts, self.step)
+        outcome = Outcome.of(rollouts, self.step)
         errors = np.abs(predicted[outcome.prompt_Q] - outcome.failures_Q / outcome.trials_Q)
         self.buffer.count_replay(plan.replay, self.step)
         self.buffer.add(rollouts, self.step)
@@ -113,7 +111,12 @@ class Curriculum:
         if not self.cold_start.finished:
             self._learn_cold_start(plan, outcome)
         self.estimator.observe(outcome)
-        self._metrics = step_metrics(self, plan, rollouts, batch, errors)
+        self._metrics = {
+            **step_metrics(plan, rollouts, batch, errors),
+            "coverage": self.coverage,
+            "buffered_rollouts": len(self.buffer),
+            **self.estimator.metrics(),
+        }
         self._pending = None
         self._probes = 0 if plan.train else self._probes + 1
         self.step += plan.train
@@ -212,15 +215,57 @@ class Curriculum:
 
     def state_dict(self) -> dict[str, Any]:
         """{'arrays': name -> array, 'meta': JSON-able}: all that a resume needs, no pickle."""
-        return snapshot(self)
+        buffer, estimator = self.buffer.state_dict(), self.estimator.state_dict()
+        cold = self.cold_start
+        arrays = {
+            "prompts/key": self.prompts.key_P,
+            "prompts/visits": self.visits_P.copy(),
+            "prompts/last_step": self.last_step_P.copy(),
+            **{f"buffer/{name}": array for name, array in buffer["arrays"].items()},
+            **{f"estimator/{name}": array.copy() for name, array in estimator["arrays"].items()},
+            **{f"cold/{name}": array.copy() for name, array in cold.arrays.items()},
+        }
+        meta = {
+            "format": FORMAT,
+            "step": self.step,
+            "cold": not cold.finished,
+            "references": cold.planned,
+            "probes": self._probes,
+            "config": self.config.to_dict(),
+            "buffer": buffer["next"],
+            "estimator": estimator["scalars"],
+            "metrics": self.metrics(),
+        }
+        return {"arrays": arrays, "meta": meta}
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_data: bool = False) -> None:
         """Continue where `state` was taken. Other prompts or settings are refused.
 
         With `new_data`, prompts may have been added or removed: what is known is kept by id.
         """
-        restore(self, state, new_data=new_data)
+        before = self.state_dict()
+        arrays = fitting(state, before, new_data=new_data)
+        try:
+            self._apply(arrays, state["meta"])
+        except (InvalidInput, KeyError, ValueError):
+            self._apply(before["arrays"], before["meta"])
+            raise
         self._pending = None
+
+    def _apply(self, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
+        def part(prefix: str) -> dict[str, Array]:
+            return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+
+        self.buffer.load_state_dict({"arrays": part("buffer/"), "next": meta["buffer"]})
+        scalars = {"arrays": part("estimator/"), "scalars": meta["estimator"]}
+        self.estimator.load_state_dict(scalars)
+        planned, finished = int(meta["references"]), not meta["cold"]
+        self.cold_start.load(part("cold/"), planned, finished=finished)
+        self.visits_P = np.array(arrays["prompts/visits"], np.int64)
+        self.last_step_P = np.array(arrays["prompts/last_step"], np.int64)
+        self.step = int(meta["step"])
+        self._probes = int(meta["probes"])
+        self._metrics = dict(meta["metrics"])
 
     def _tier_P(self) -> Array:
         return self.tiers.assign(self.estimator.difficulty())
@@ -295,18 +340,3 @@ class Curriculum:
         self.cold_start.observe(plan.prompt_P, outcome)
         prior = self.cold_start.prior()
         self.estimator.set_prior(prior)
-
-
-def _outcome(rollouts: RolloutBatch, step: int) -> Outcome:
-    """Plain rollouts of known success counted per prompt."""
-    counted = rollouts.evidence_R
-    prompts, inverse = compact(rollouts.prompt_R[counted])
-    failure = 1.0 - rollouts.success_R[counted].astype(np.float64)
-    return Outcome(
-        step=step,
-        prompt_Q=prompts,
-        trials_Q=np.bincount(inverse, minlength=len(prompts)).astype(np.float64),
-        failures_Q=np.bincount(inverse, weights=failure, minlength=len(prompts)),
-        tokens_Q=np.bincount(inverse, weights=rollouts.length_R[counted], minlength=len(prompts))
-        / np.maximum(np.bincount(inverse, minlength=len(prompts)), 1),
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,16 +12,9 @@ from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, Finish, RolloutBatch
 from dare.curriculum.tiers import Tier
 
-if TYPE_CHECKING:
-    from dare.curriculum.curriculum import Curriculum
-
 
 def step_metrics(
-    curriculum: Curriculum,
-    plan: StepPlan,
-    rollouts: RolloutBatch,
-    batch: TrainBatch | None,
-    errors_Q: Array,
+    plan: StepPlan, rollouts: RolloutBatch, batch: TrainBatch | None, errors_Q: Array
 ) -> dict[str, float]:
     """Measured values only; what cannot be measured in a step is absent from it.
 
@@ -37,8 +29,6 @@ def step_metrics(
         "rollouts": len(rollouts),
         "unscored": int((~scored).sum()),
         "generated_tokens": int(rollouts.length_R.sum()),
-        "coverage": curriculum.coverage,
-        "buffered_rollouts": len(curriculum.buffer),
     }
     for name, count in plan.tier_counts().items():
         values[f"tier_{name}"] = count
@@ -59,7 +49,7 @@ def step_metrics(
         if len(batch.varied_N):
             values["groups"] = len(batch.varied_N)
             values["varied_groups"] = float(batch.varied_N.mean())
-    return {**values, **curriculum.estimator.metrics()}
+    return values
 
 
 def treatment_metrics(batch: TrainBatch, fresh: int) -> dict[str, float]:

@@ -11,13 +11,11 @@ from dare.config import CurriculumConfig
 from dare.curriculum.allocation import allocate
 from dare.curriculum.arrays import Array, compact
 from dare.curriculum.buffer import RolloutBuffer
-from dare.curriculum.code_hints import outline
 from dare.curriculum.estimators.build import Services
-from dare.curriculum.hints import skeleton
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.prompts import PromptTable
 from dare.curriculum.rollouts import Conditioning
-from dare.curriculum.sampling import gumbel_top_k
+from dare.curriculum.selection import gumbel_top_k
 from dare.curriculum.tiers import Tier, TierPolicy, fill_budget
 
 
@@ -219,13 +217,11 @@ class Planner:
 
         Empty without a success, and where the truth of the prompt is neither of the two.
         """
-        prompts, decode = self._prompts, self._services.decode
+        prompts, decode, hint = self._prompts, self._services.decode, self._services.hint
         answer = None if prompts.answers is None else prompts.answers[row]
-        if position is None or decode is None or not (answer or prompts.judged_by_tests(row)):
+        known = answer or prompts.judged_by_tests(row)
+        if position is None or decode is None or hint is None or not known:
             return []
         text = decode(self._buffer.batch([position]).tokens)
-        if not text.strip():
-            return []
-        if answer:
-            return skeleton(text, answer, equal=self._services.verify)
-        return outline(text, "" if prompts.texts is None else prompts.texts[row])
+        shown = "" if prompts.texts is None else prompts.texts[row]
+        return hint(text, answer or None, shown) if text.strip() else []

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dare.curriculum.arrays import Array, offsets_of, ragged_positions, to_numpy
+from dare.curriculum.arrays import Array, compact, offsets_of, ragged_positions, to_numpy
 from dare.errors import require
 
 
@@ -220,3 +220,29 @@ def _codes(values: Any, count: int, kind: type[IntEnum], field: str) -> Array:
 def _first(values: Array, mask: Array) -> object:
     """The first offending value, for the message."""
     return values[mask][0].item() if mask.any() else None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one step taught about difficulty: plain, scored rollouts only, one entry a prompt."""
+
+    step: int
+    prompt_Q: Array
+    trials_Q: Array
+    failures_Q: Array
+    tokens_Q: Array | None = None
+    """Mean tokens of a response, where they are known."""
+
+    @classmethod
+    def of(cls, rollouts: RolloutBatch, step: int) -> Outcome:
+        """Plain rollouts of known success counted per prompt."""
+        counted = rollouts.evidence_R
+        prompts, inverse = compact(rollouts.prompt_R[counted])
+        failure = 1.0 - rollouts.success_R[counted].astype(np.float64)
+
+        def total(weights: Array | None = None) -> Array:
+            return np.bincount(inverse, weights=weights, minlength=len(prompts))
+
+        trials, tokens = total(), total(rollouts.length_R[counted])
+        mean_tokens = tokens / np.maximum(trials, 1)
+        return cls(step, prompts, trials.astype(np.float64), total(failure), mean_tokens)

@@ -1,89 +1,41 @@
-"""The curriculum as arrays and JSON, and back (no pickle)."""
+"""Whether a saved curriculum fits, and what of it is kept with other prompts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dare.curriculum.arrays import Array
 from dare.errors import InvalidInput, require
 
-if TYPE_CHECKING:
-    from dare.curriculum.curriculum import Curriculum
-
 FORMAT = 8
 _BY_PROMPT = ("prompts/", "estimator/")
 _NOT_BY_PROMPT = ("estimator/memory_", "estimator/map_")
 
 
-def snapshot(curriculum: Curriculum) -> dict[str, Any]:
-    """{'arrays': name -> array, 'meta': JSON-able}."""
-    buffer, estimator = curriculum.buffer.state_dict(), curriculum.estimator.state_dict()
-    arrays = {
-        "prompts/key": curriculum.prompts.key_P,
-        "prompts/visits": curriculum.visits_P.copy(),
-        "prompts/last_step": curriculum.last_step_P.copy(),
-        **{f"buffer/{name}": array for name, array in buffer["arrays"].items()},
-        **{f"estimator/{name}": array.copy() for name, array in estimator["arrays"].items()},
-    }
-    cold = curriculum.cold_start
-    arrays.update({f"cold/{name}": array.copy() for name, array in cold.arrays.items()})
-    meta = {
-        "format": FORMAT,
-        "step": curriculum.step,
-        "cold": not cold.finished,
-        "references": cold.planned,
-        "probes": curriculum._probes,
-        "config": curriculum.config.to_dict(),
-        "buffer": buffer["next"],
-        "estimator": estimator["scalars"],
-        "metrics": curriculum.metrics(),
-    }
-    return {"arrays": arrays, "meta": meta}
-
-
-def restore(curriculum: Curriculum, state: Mapping[str, Any], *, new_data: bool) -> None:
-    """Put a snapshot back. Everything is checked, and built, before anything is replaced."""
+def fitting(
+    state: Mapping[str, Any], own: Mapping[str, Any], *, new_data: bool
+) -> dict[str, Array]:
+    """The arrays of a state that a curriculum with the state `own` can take; others are refused."""
     meta, arrays = state["meta"], dict(state["arrays"])
     require(meta["format"] == FORMAT, "format", meta["format"], f"this version reads {FORMAT}")
-    changed = _differences(meta["config"], curriculum.config.to_dict())
+    changed = _differences(meta["config"], own["meta"]["config"])
     if changed:
         name, (then, now) = next(iter(changed.items()))
         fix = f"the state was saved with {then!r}; resume with the same settings"
         raise InvalidInput(name, now, fix)
-    keys = curriculum.prompts.key_P
-    if not np.array_equal(arrays["prompts/key"], keys):
-        if not new_data:
-            fix = (
-                f"the state was saved for {len(arrays['prompts/key'])} other prompts; resume with "
-                "the same data, or pass new_data=True to keep what is known by id"
-            )
-            raise InvalidInput("prompts", len(keys), fix)
-        arrays = _move(arrays, keys, curriculum)
-    before = snapshot(curriculum)
-    try:
-        _apply(curriculum, arrays, meta)
-    except (InvalidInput, KeyError, ValueError):
-        _apply(curriculum, before["arrays"], before["meta"])
-        raise
-
-
-def _apply(curriculum: Curriculum, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
-    def part(prefix: str) -> dict[str, Array]:
-        return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
-
-    curriculum.buffer.load_state_dict({"arrays": part("buffer/"), "next": meta["buffer"]})
-    scalars = {"arrays": part("estimator/"), "scalars": meta["estimator"]}
-    curriculum.estimator.load_state_dict(scalars)
-    planned, finished = int(meta["references"]), not meta["cold"]
-    curriculum.cold_start.load(part("cold/"), planned, finished=finished)
-    curriculum.visits_P = np.array(arrays["prompts/visits"], np.int64)
-    curriculum.last_step_P = np.array(arrays["prompts/last_step"], np.int64)
-    curriculum.step = int(meta["step"])
-    curriculum._probes = int(meta["probes"])
-    curriculum._metrics = dict(meta["metrics"])
+    keys = own["arrays"]["prompts/key"]
+    if np.array_equal(arrays["prompts/key"], keys):
+        return arrays
+    if not new_data:
+        fix = (
+            f"the state was saved for {len(arrays['prompts/key'])} other prompts; resume with "
+            "the same data, or pass new_data=True to keep what is known by id"
+        )
+        raise InvalidInput("prompts", len(keys), fix)
+    return _move(arrays, own["arrays"])
 
 
 def _differences(then: Any, now: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
@@ -97,15 +49,14 @@ def _differences(then: Any, now: Any, path: str = "") -> dict[str, tuple[Any, An
     return {} if then == now else {path: (then, now)}
 
 
-def _move(arrays: dict[str, Array], keys: Array, curriculum: Curriculum) -> dict[str, Array]:
-    """The arrays of another prompt table, rearranged for this one.
+def _move(arrays: dict[str, Array], fresh: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays of another prompt table, rearranged for the one that `fresh` is of.
 
     Prompts that are new here start as unseen; those that are gone take their rollouts with them.
     """
-    old = arrays["prompts/key"]
+    old, keys = arrays["prompts/key"], fresh["prompts/key"]
     place = np.minimum(np.searchsorted(keys, old), len(keys) - 1)
     kept = keys[place] == old
-    fresh = snapshot(curriculum)["arrays"]
     moved = dict(arrays)
     for name, array in arrays.items():
         by_prompt = name.startswith(_BY_PROMPT) and not name.startswith(_NOT_BY_PROMPT)

@@ -8,8 +8,8 @@ from dare.errors import require
 from dare.evaluation.benchmark_file import check_options
 from dare.evaluation.benchmarks import Benchmark
 from dare.evaluation.problems import Problem
+from dare.rewards.builtin import reward_named
 from dare.rewards.calling import RewardFunction, Rewards
-from dare.rewards.named import reward_named
 
 
 def _reward(item: Benchmark) -> RewardFunction:

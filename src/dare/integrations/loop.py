@@ -24,7 +24,7 @@ from dare.curriculum import (
     Services,
     TrainBatch,
 )
-from dare.curriculum.refresh import Scorer
+from dare.curriculum.buffer import Scorer
 from dare.errors import require
 from dare.state import load_state, save_state
 

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from dare.errors import InvalidInput, require
+from dare.rewards.builtin import reward_named
 from dare.rewards.calling import RewardFunction
-from dare.rewards.named import reward_named
 
 
 class RewardModel:

@@ -1,19 +1,106 @@
-"""Starting the fork server of a back-end, through its keeper, with a scrubbed environment."""
+"""Starting the fork server of a back-end, through its keeper, with a scrubbed environment.
+
+A bare interpreter is sent the code that it runs. Back-ends are `BWRAP`, an empty and read-only
+machine with the interpreter in it, and `LANDLOCK`, for containers that forbid namespaces.
+"""
 
 from __future__ import annotations
 
+import functools
+import marshal
 import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
 
-from dare.sandbox import bundle, cgroups, interpreter
-from dare.sandbox.inside.paths import open_to_all
-from dare.sandbox.inside.syscalls import machine
+from dare.sandbox import cgroups
+from dare.sandbox.inside.kernel import machine, open_to_all
+
+# Each is loaded after those it imports; the last is run.
+KEEPER = ("kernel", "processes", "keeper")
+ZYGOTE = (*("kernel", "processes", "begin", "supervise", "namespaces", "confined", "zygote"),)
+
+_LOADER = """
+import sys as _sys
+from types import ModuleType as _Module
+for _name in ("dare", "dare.sandbox", "dare.sandbox.inside"):
+    _module = _sys.modules[_name] = _Module(_name)
+    _module.__path__ = []
+for _name, _code in modules:
+    _module = _sys.modules["dare.sandbox.inside." + _name] = _Module("dare.sandbox.inside." + _name)
+    exec(_code, _module.__dict__)
+    setattr(_sys.modules["dare.sandbox.inside"], _name, _module)
+_entry = _module.main
+for _name in [_name for _name in _sys.modules if _name.split(".")[0] == "dare"]:
+    del _sys.modules[_name]
+_entry(descriptor, config)
+"""
+
+
+@functools.cache
+def _compiled(names: tuple[str, ...]) -> tuple[tuple[str, object], ...]:
+    folder = resources.files("dare.sandbox.inside")
+    return tuple(
+        (name, compile((folder / f"{name}.py").read_text("utf-8"), f"<sandbox {name}>", "exec"))
+        for name in names
+    )
+
+
+def boot(descriptor: int) -> str:
+    """The program text for `python -c`: it reads the rest from a socket, in one packet."""
+    return (
+        f"import os, marshal; _ = marshal.loads(os.read({descriptor}, 1 << 20)); "
+        f"exec(_.pop('loader'), dict(_, descriptor={descriptor}))"
+    )
+
+
+def packet(modules: tuple[str, ...], config: dict[str, object]) -> bytes:
+    """What `boot` reads; the `main` of the last module is given the configuration."""
+    loader = compile(_LOADER, "<sandbox>", "exec")
+    return marshal.dumps({"loader": loader, "modules": _compiled(modules), "config": config})
+
+
+_SYSTEM = (
+    *("/usr/lib", "/usr/lib32", "/usr/lib64", "/lib", "/lib32", "/lib64"),
+    *("/nix/store", "/gnu/store", "/etc/ld.so.cache", "/usr/share/zoneinfo"),
+)
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """An executable, what must be readable for it, and where its packages are."""
+
+    executable: str
+    readable: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]  # (target, link), such as usr/lib for /lib
+    sites: tuple[str, ...]
+
+
+def find_interpreter() -> Interpreter:
+    """The interpreter that runs now, without its virtual environment, user files or home."""
+    given = getattr(sys, "_base_executable", None) or sys.executable
+    executable = os.path.realpath(given)
+    prefix = os.path.realpath(sys.base_prefix)
+    sites = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+    wanted = [*_SYSTEM, f"{prefix}/lib", f"{prefix}/lib64", executable, *sites]
+    readable: list[str] = []
+    links: list[tuple[str, str]] = []
+    for path in dict.fromkeys(wanted):
+        if not os.path.exists(path):
+            continue
+        if os.path.islink(path) and path in _SYSTEM:
+            links.append((os.readlink(path), path))
+        elif not any(Path(path).is_relative_to(seen) for seen in readable):
+            readable.append(path)
+    return Interpreter(executable, tuple(readable), tuple(links), tuple(sites))
+
 
 _START_S = 30.0
 _LISTENER = 3
@@ -39,7 +126,7 @@ class Recipe:
     """How a back-end starts: the command around the interpreter, and who does what."""
 
     mode: str
-    wrap: Callable[[interpreter.Interpreter], list[str]]
+    wrap: Callable[[Interpreter], list[str]]
     stage: bool  # root shows closed folders to the ordinary user
     drop: bool  # root becomes an ordinary user before the command
     abi: int = 1000  # the newest version of Landlock to use
@@ -51,13 +138,13 @@ class Server:
     def __init__(self, recipe: Recipe) -> None:
         parent = cgroups.find()
         self.groups = cgroups.Groups(parent) if parent else None
-        python = interpreter.find()
+        python = find_interpreter()
         self._scratch = scratch = "" if recipe.stage else _new_scratch()
         self.socket, listener = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.life, keeper = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        boot = bundle.boot(_LISTENER)
+        first = boot(_LISTENER)
         plan: dict[str, object] = {
-            "command": [*recipe.wrap(python), python.executable, *_FLAGS, "-c", boot],
+            "command": [*recipe.wrap(python), python.executable, *_FLAGS, "-c", first],
             "environment": ENVIRONMENT,
             "listener": listener.fileno(),
             "drop": recipe.drop,
@@ -77,7 +164,7 @@ class Server:
         errors = tempfile.TemporaryFile()  # noqa: SIM115
         with listener, keeper:
             self.process = subprocess.Popen(
-                [python.executable, "-I", "-S", "-c", bundle.boot(keeper.fileno())],
+                [python.executable, "-I", "-S", "-c", boot(keeper.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
@@ -87,9 +174,9 @@ class Server:
             )
         with errors:
             try:
-                self.life.send(bundle.packet(bundle.KEEPER, plan))
+                self.life.send(packet(KEEPER, plan))
                 self.socket.settimeout(_START_S)
-                self.socket.send(bundle.packet(bundle.ZYGOTE, config))
+                self.socket.send(packet(ZYGOTE, config))
                 answer = self.socket.recv(4096).decode(errors="replace")
                 if answer != "ready":
                     raise OSError(answer or "it ended at once")
@@ -140,3 +227,44 @@ def _new_scratch() -> str:
     if os.getuid() == 0 and not open_to_all(home):
         home = "/tmp"
     return f"{home}/dare-sandbox-{os.getpid()}-{os.urandom(6).hex()}"
+
+
+_DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
+
+
+def bwrap_command(python: Interpreter) -> list[str]:
+    """Everything up to the interpreter; the paths after `--ro-bind` may be staged by the keeper."""
+    words = [
+        shutil.which("bwrap") or "/usr/bin/bwrap",
+        *("--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1"),
+        *("--hostname", "sandbox", "--clearenv"),
+    ]
+    for path in python.readable:
+        words += ["--ro-bind", path, path]
+    for target, link in python.links:
+        words += ["--symlink", target, link]
+    words += ["--dir", "/dev/shm", "--dir", "/tmp", "--proc", "/proc"]
+    for device in _DEVICES:
+        words += ["--dev-bind", device, device]
+    for target, link in (
+        ("/proc/self/fd", "/dev/fd"),
+        ("/proc/self/fd/0", "/dev/stdin"),
+        ("/proc/self/fd/1", "/dev/stdout"),
+        ("/proc/self/fd/2", "/dev/stderr"),
+    ):
+        words += ["--symlink", target, link]
+    for name, value in ENVIRONMENT.items():
+        words += ["--setenv", name, value]
+    return [*words, "--remount-ro", "/", "--chdir", "/tmp", "--"]
+
+
+BWRAP = Recipe("bwrap", bwrap_command, stage=True, drop=True)
+
+
+def _nothing(python: Interpreter) -> list[str]:
+    """The interpreter is started as it is; each program gives up its rights by itself."""
+    return []
+
+
+LANDLOCK = Recipe("landlock", _nothing, stage=False, drop=False)
+NONE = Recipe("none", _nothing, stage=False, drop=False)

@@ -12,8 +12,7 @@ from typing import Any
 
 from dare.errors import InvalidInput
 from dare.sandbox.base import Ended, Execution, Job, Limits, Running
-from dare.sandbox.outcome import lost, out_of_memory
-from dare.sandbox.running import LostRun
+from dare.sandbox.running import LostRun, lost, out_of_memory
 
 _EXTRA_S = 15.0  # for the way there and back, and for waiting in the server's queue
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import select
 import signal
@@ -16,9 +17,102 @@ from typing import Any
 
 from dare.sandbox.base import Ended, Execution, Limits
 from dare.sandbox.cgroups import Group, Groups
-from dare.sandbox.inside.usage import STRETCH, descendants, waited_s
-from dare.sandbox.outcome import conclude, lost
-from dare.sandbox.output import Output
+from dare.sandbox.inside.processes import STRETCH, descendants, waited_s
+
+_REASONS = {"time": Ended.TIME, "memory": Ended.MEMORY}
+
+
+def lost(reason: str) -> Execution:
+    """The sandbox's own failure: it says nothing of the program."""
+    return Execution(Ended.LOST, 0, b"", b"", 0.0, 0.0, 0.0, reason)
+
+
+def out_of_memory(code: int, stderr: bytes) -> bool:
+    """Whether Python ended because an allocation was refused."""
+    return code == 1 and stderr.rstrip().rpartition(b"\n")[2].startswith(b"MemoryError")
+
+
+def conclude(
+    report: dict[str, Any],
+    asked: Ended | None,
+    overran: bool,
+    outputs: tuple[bytes, bytes],
+    limits: Limits,
+    wall_s: float,
+) -> Execution:
+    """The supervisor's report is empty if it was killed; `asked` is why the judge ended it."""
+    reason, status = str(report.get("reason", "")), report.get("status")
+    cpu_s = float(report.get("cpu_s", 0.0))
+    code = 0
+    if overran:
+        ended, reason = Ended.MEMORY, "memory"
+    elif "lost" in report or (status is None and asked is None):
+        ended, reason = Ended.LOST, str(report.get("lost", "the supervisor was killed"))
+    elif asked is not None and asked is not Ended.SIGNALLED:
+        ended = asked
+    elif reason in _REASONS:
+        ended = _REASONS[reason]
+    elif asked is not None:
+        ended, code, reason = Ended.SIGNALLED, int(signal.SIGKILL), "killed by the caller"
+    else:
+        ended, code = _from_status(int(status or 0), cpu_s, outputs[1], limits)
+    wall_s = float(report.get("wall_s", wall_s))
+    peak_mb = float(report.get("peak_mb", 0.0))
+    waited_s = min(wall_s, float(report.get("waited_s", 0.0)))
+    return Execution(ended, code, *outputs, cpu_s, wall_s, peak_mb, reason, waited_s)
+
+
+def _from_status(status: int, cpu_s: float, stderr: bytes, limits: Limits) -> tuple[Ended, int]:
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return (Ended.MEMORY if out_of_memory(code, stderr) else Ended.EXITED), code
+    overdue = cpu_s >= limits.cpu_s and -code == signal.SIGKILL
+    return (Ended.TIME if overdue or -code == signal.SIGXCPU else Ended.SIGNALLED), -code
+
+
+_SMALL = 1 << 18
+_SAMPLE = 1 << 16
+
+
+class Output:
+    """Bytes in the order they came: a few in the heap, many in pages that go back at once.
+
+    The heap of a process with many threads would keep tens of megabytes for each flood.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._size = 0
+        self._small = bytearray()
+        self._large: mmap.mmap | None = None
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, data: bytes) -> None:
+        """Append; the caller keeps to the limit."""
+        if self._large is None and self._size + len(data) > _SMALL:
+            pages = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            self._large = mmap.mmap(-1, max(self._most, self._size + len(data)), flags=pages)
+            self._large.write(self._small)
+            self._small = bytearray()
+        if self._large is None:
+            self._small += data
+        else:
+            self._large.write(data)
+        self._size += len(data)
+
+    def take(self, *, sample: bool = False) -> bytes:
+        """All of it, or only its beginning; there is nothing left afterwards."""
+        end = min(self._size, _SAMPLE) if sample else self._size
+        data = bytes(self._small[:end]) if self._large is None else self._large[:end]
+        if self._large is not None:
+            self._large.close()
+            self._large = None
+        self._small = bytearray()
+        self._size = 0
+        return data
+
 
 _CHUNK = 1 << 16
 _GRACE_S = 2.0  # for the supervisor to answer, before the judge kills without asking

@@ -17,11 +17,12 @@ import numpy as np
 
 from dare.curriculum.arrays import Array, keyed_rng, offsets_of
 from dare.curriculum.batch import TrainBatch
+from dare.curriculum.buffer import ScoreRequest
 from dare.curriculum.estimators.build import Services
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.prompts import PromptTable
-from dare.curriculum.refresh import ScoreRequest
 from dare.curriculum.rollouts import Conditioning, Finish, RolloutBatch
+from dare.hints import hint
 from dare.simulation.population import UNITS, Population, World
 
 _UNIT = np.arange(2, UNITS + 1)
@@ -55,7 +56,7 @@ class SimulatedLearner:
     def services(self, embeddings: bool = True) -> Services:
         """What a curriculum needs of a model."""
         features = self.embeddings() if embeddings else None
-        return Services(decode=lambda tokens: _SOLUTION, embeddings=features)
+        return Services(decode=lambda tokens: _SOLUTION, hint=hint, embeddings=features)
 
     def true_difficulty(self, rows: Any = None) -> Array:
         """Failure rate of the policy as it is now, plain and uncut."""

@@ -9,11 +9,15 @@ import numpy as np
 from dare.config import CurriculumConfig
 from dare.curriculum.arrays import Array, keyed_rng
 from dare.curriculum.coldstart import choose_references
-from dare.curriculum.estimators.base import Measured, Outcome
+from dare.curriculum.estimators.base import Measured
+from dare.curriculum.estimators.baselines import (
+    EntropyEstimator,
+    JudgeEstimator,
+    Replies,
+    TeacherEstimator,
+)
 from dare.curriculum.estimators.build import Services
-from dare.curriculum.estimators.entropy import EntropyEstimator
-from dare.curriculum.estimators.judge import JudgeEstimator, Replies
-from dare.curriculum.estimators.teacher import TeacherEstimator
+from dare.curriculum.rollouts import Outcome
 from dare.curriculum.teacher_head import TeacherHead
 from dare.study.cost import Cost
 from dare.study.fresh import fresh_rollouts

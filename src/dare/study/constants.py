@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from dare.curriculum.arrays import Array, compact
-from dare.curriculum.estimators.base import Estimator, Outcome
+from dare.curriculum.estimators.base import Estimator
+from dare.curriculum.rollouts import Outcome
 
 
 class MeanOfSeen(Estimator):

@@ -11,10 +11,11 @@ import numpy as np
 
 from dare.config import CurriculumConfig
 from dare.curriculum.arrays import Array, keyed_rng
+from dare.curriculum.buffer import Scorer, choose_stale
+from dare.curriculum.coldstart import ColdStart
 from dare.curriculum.curriculum import Curriculum
-from dare.curriculum.estimators.base import Estimator, Outcome, Wanted
-from dare.curriculum.references import ColdStart
-from dare.curriculum.refresh import Scorer, choose_stale
+from dare.curriculum.estimators.base import Estimator, Wanted
+from dare.curriculum.rollouts import Outcome
 from dare.study.cost import Cost
 from dare.study.watchers import Watcher, build_watcher
 

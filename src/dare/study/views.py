@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from dare.curriculum.arrays import Array, rank_from_end
-from dare.curriculum.buffer import RolloutBuffer
-from dare.curriculum.refresh import ScoreRequest
+from dare.curriculum.buffer import RolloutBuffer, ScoreRequest
 from dare.curriculum.rollouts import RolloutBatch
 from dare.errors import InvalidInput
 

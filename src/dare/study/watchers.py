@@ -10,12 +10,14 @@ from dare.config import CurriculumConfig
 from dare.curriculum.arrays import Array
 from dare.curriculum.curriculum import Curriculum
 from dare.curriculum.estimators.base import Estimator
+from dare.curriculum.estimators.baselines import (
+    PosteriorEstimator,
+    PreviousEstimator,
+    UniformEstimator,
+)
 from dare.curriculum.estimators.build import build_estimator
 from dare.curriculum.estimators.dare import LiveEstimator
 from dare.curriculum.estimators.paper import PaperEstimator
-from dare.curriculum.estimators.posterior import PosteriorEstimator
-from dare.curriculum.estimators.previous import PreviousEstimator
-from dare.curriculum.estimators.uniform import UniformEstimator
 from dare.errors import InvalidInput
 from dare.study.constants import MeanOfSeen
 from dare.study.cost import Cost

@@ -1,6 +1,6 @@
 r"""Was the problem solved? The last \boxed{} decides, nothing else in the text does."""
 
-from dare.rewards.boxed import last_boxed, matches
+from dare.rewards.builtin import last_boxed, matches
 
 
 def reward(completion: str, answer: str | int) -> float:

@@ -15,10 +15,10 @@ import torch
 from accelerate.utils import gather_object
 
 from dare.curriculum.arrays import Array
+from dare.curriculum.buffer import ScoreRequest
 from dare.curriculum.estimators.base import Measured
 from dare.curriculum.estimators.dare.features import STATISTICS, solution_statistics
 from dare.curriculum.plan import StepPlan
-from dare.curriculum.refresh import ScoreRequest
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
 from dare.policy.batching import IntArray
 from dare.policy.generate import GenerationRequest

@@ -24,7 +24,7 @@ from dare.errors import InvalidInput, require, suggest
 from dare.policy.logprobs import Sampling
 from dare.policy.loss import Level, LossType
 from dare.policy.model import check_dtype
-from dare.rewards.named import reward_named
+from dare.rewards.builtin import reward_named
 from dare.training.from_trl import knows_trl
 
 _LOG = logging.getLogger(__name__)

@@ -14,8 +14,9 @@ from dare.curriculum import Services
 from dare.curriculum.arrays import Array
 from dare.curriculum.estimators import estimator_class
 from dare.curriculum.estimators.base import Measured
-from dare.curriculum.estimators.judge import INSTRUCTION, Replies
+from dare.curriculum.estimators.baselines import INSTRUCTION, Replies
 from dare.curriculum.teacher_head import TeacherHead
+from dare.hints import hint
 from dare.policy.batching import IntArray
 from dare.policy.generate import GenerationRequest
 from dare.policy.logprobs import Sampling
@@ -70,6 +71,7 @@ class PolicyServices:
             embeddings=embeddings,
             teacher=teacher,
             decode=given.decode or self.decode,
+            hint=given.hint or hint,
             solutions=given.solutions or own,
             states=given.states or self._collector.read_states,
             lengths=self._store.lengths if given.lengths is None else given.lengths,

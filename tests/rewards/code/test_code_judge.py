@@ -13,11 +13,9 @@ import pytest
 
 from dare.errors import InvalidInput
 from dare.rewards.code import Verdict, judge, judge_batch
-from dare.rewards.code.assert_tests import try_assert
-from dare.rewards.code.candidate import Candidate
-from dare.rewards.code.rules import Rules
 from dare.rewards.code.session import payload
-from dare.rewards.code.verdict import Ruling, Trial
+from dare.rewards.code.trials import Candidate, try_assert
+from dare.rewards.code.verdict import Rules, Ruling, Trial
 from dare.sandbox import Ended, Execution, Job, Running, Sandbox, open_sandbox
 
 DOUBLE = "def f(x):\n    return 2 * x\n"
@@ -247,10 +245,10 @@ BAD_TESTS: list[tuple[str, Any]] = [
 def test_a_bad_test_is_not_the_programs_fault(
     kind: str, tests: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dare.rewards.code import rules
+    from dare.rewards.code import verdict
     from dare.sandbox import Limits
 
-    monkeypatch.setattr(rules, "_CHECKER", Limits(wall_s=5.0, cpu_s=1.0, memory_mb=512))
+    monkeypatch.setattr(verdict, "_CHECKER", Limits(wall_s=5.0, cpu_s=1.0, memory_mb=512))
     found = judge(DOUBLE, tests, kind=kind)
     assert (found.passed, found.verdict) == (None, "judge_error")
     assert found.message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dare.rewards.code.tokens import difference
+from dare.rewards.code.trials import difference
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from dare.rewards.gsm8k import gsm8k_answer
+from dare.rewards.builtin import gsm8k_answer
 from dare.rewards.math import check_golds, default, verify_batch
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from dare.rewards.gsm8k import gsm8k_answer
+from dare.rewards.builtin import gsm8k_answer
 from dare.rewards.math import final_answer, verify
 from dare.rewards.math.extract import gold_answer
 

@@ -1,23 +1,28 @@
 """Difficulty estimators: one protocol, interchangeable everywhere."""
 
-from dare.curriculum.estimators.base import Estimator, Measured, Outcome
-from dare.curriculum.estimators.bound import clip_bias, snis_bound
+from dare.curriculum.estimators.base import Estimator, Measured
+from dare.curriculum.estimators.baselines import (
+    CurrentEstimator,
+    EntropyEstimator,
+    JudgeEstimator,
+    PosteriorEstimator,
+    PreviousEstimator,
+    Replies,
+    TeacherEstimator,
+    UniformEstimator,
+    parse_probability,
+)
 from dare.curriculum.estimators.build import Services, build_estimator, estimator_class
-from dare.curriculum.estimators.current import CurrentEstimator
-from dare.curriculum.estimators.dynamic import DynamicEstimator
-from dare.curriculum.estimators.entropy import EntropyEstimator
-from dare.curriculum.estimators.greso import GresoEstimator
-from dare.curriculum.estimators.judge import JudgeEstimator, Replies, parse_probability
+from dare.curriculum.estimators.dynamic import DynamicEstimator, GresoEstimator
 from dare.curriculum.estimators.paper import (
     PaperEstimator,
+    clip_bias,
     effective_sample_size,
+    snis_bound,
     snis_difficulty,
     weights,
 )
-from dare.curriculum.estimators.posterior import PosteriorEstimator
-from dare.curriculum.estimators.previous import PreviousEstimator
-from dare.curriculum.estimators.teacher import TeacherEstimator
-from dare.curriculum.estimators.uniform import UniformEstimator
+from dare.curriculum.rollouts import Outcome
 
 __all__ = [
     "CurrentEstimator",

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from dare.curriculum.arrays import Array
+from dare.curriculum.rollouts import Outcome
 from dare.errors import InvalidInput, require
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one step taught about difficulty: plain, scored rollouts only, one entry a prompt."""
-
-    step: int
-    prompt_Q: Array
-    trials_Q: Array
-    failures_Q: Array
-    tokens_Q: Array | None = None
-    """Mean tokens of a response, where they are known."""
 
 
 class Measured(NamedTuple):

@@ -11,17 +11,19 @@ from dare.config.named import imported
 from dare.curriculum.arrays import Array
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators.base import Estimator, Measure, Wanted
-from dare.curriculum.estimators.current import CurrentEstimator
+from dare.curriculum.estimators.baselines import (
+    CurrentEstimator,
+    EntropyEstimator,
+    JudgeEstimator,
+    PosteriorEstimator,
+    PreviousEstimator,
+    Replies,
+    TeacherEstimator,
+    UniformEstimator,
+)
 from dare.curriculum.estimators.dare import LiveEstimator
-from dare.curriculum.estimators.dynamic import DynamicEstimator
-from dare.curriculum.estimators.entropy import EntropyEstimator
-from dare.curriculum.estimators.greso import GresoEstimator
-from dare.curriculum.estimators.judge import JudgeEstimator, Replies
+from dare.curriculum.estimators.dynamic import DynamicEstimator, GresoEstimator
 from dare.curriculum.estimators.paper import PaperEstimator
-from dare.curriculum.estimators.posterior import PosteriorEstimator
-from dare.curriculum.estimators.previous import PreviousEstimator
-from dare.curriculum.estimators.teacher import TeacherEstimator
-from dare.curriculum.estimators.uniform import UniformEstimator
 from dare.curriculum.teacher_head import TeacherHead
 from dare.errors import InvalidInput
 
@@ -33,7 +35,7 @@ class Services:
     entropy(rows)   mean token entropy of a short prefix a prompt
     ask(rows)       the policy's replies to the judge's question
     decode(tokens)  text of a buffered response, for hints
-    verify(a, b)    are two answers equal? Sharpens the answer guard of hints
+    hint(text, answer, prompt)  what may be shown of it: `dare.hints.hint`
     teacher         a trained TeacherHead
     embeddings      one row a prompt (cold start, teacher)
     solutions(rows) `solution_statistics` of each reference solution, NaN where there is none
@@ -44,7 +46,7 @@ class Services:
     entropy: Measure | None = None
     ask: Callable[[Array], Replies] | None = None
     decode: Callable[[Array], str] | None = None
-    verify: Callable[[str, str], bool] | None = None
+    hint: Callable[[str, str | None, str], list[str]] | None = None
     teacher: TeacherHead | None = None
     embeddings: Array | None = None
     solutions: Measure | None = None

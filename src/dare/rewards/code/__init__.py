@@ -4,9 +4,8 @@ The expected outputs never enter the process that runs the program. What it prin
 out as plain data and is compared here; a data set's own test code runs in a second process.
 """
 
-from dare.rewards.code.extract import extract_program
 from dare.rewards.code.judge import judge, judge_batch
-from dare.rewards.code.reward import code_reward, make_code_reward
+from dare.rewards.code.reward import code_reward, extract_program, make_code_reward
 from dare.rewards.code.verdict import Ruling, Verdict
 
 __all__ = [

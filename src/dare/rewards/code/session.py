@@ -9,10 +9,10 @@ import marshal
 import time
 from pathlib import Path
 
-from dare.rewards.code.rules import REPLY_BYTES
+from dare.rewards.code.verdict import REPLY_BYTES
 from dare.rewards.code.wire import frame
 from dare.sandbox.base import Execution, Job, Limits, Sandbox
-from dare.sandbox.inside.usage import STRETCH
+from dare.sandbox.inside.processes import STRETCH
 
 _HERE = Path(__file__).parent
 

@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dare.rewards.math.extract import final_answer
-from dare.rewards.math.reward import golds_of
-from dare.rewards.math.reward import reward as _reward
-from dare.rewards.math.service import MathVerifier
+from dare.rewards.math.verifier import MathVerifier, golds_of
+from dare.rewards.math.verifier import reward as _reward
 from dare.rewards.pool import WorkerPool
 
 __all__ = [

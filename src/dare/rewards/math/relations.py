@@ -1,13 +1,14 @@
-"""Equations and inequalities: which are assignments, which are intervals, which say the same."""
+"""Equations, inequalities and sets of intervals: which assign, and which say the same."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from fractions import Fraction
+from typing import NamedTuple
 
-from dare.rewards.math.decide import Decide
-from dare.rewards.math.kleene import Verdict, every, some
 from dare.rewards.math.shape import Shape, shape
+from dare.rewards.math.values import INFINITE, Decide, Verdict, every, some, tree_of, value_of
 
 Same = Callable[[Shape, Shape], Verdict]
 
@@ -30,7 +31,7 @@ def is_name(item: Shape) -> bool:
     return item.kind == "leaf" and not any(char.isdigit() for char in text)
 
 
-def value_of(relation: Shape) -> Shape | None:
+def assigned(relation: Shape) -> Shape | None:
     """What `x = ... = value` assigns; None where it is no assignment."""
     if set(relation.fence) != {"="}:
         return None
@@ -82,7 +83,7 @@ def relations_agree(gold: Shape, answer: Shape, same: Same, decide: Decide) -> V
     intervals = as_interval(gold), as_interval(answer)
     if intervals[0] and intervals[1]:
         return intervals[0][0] == intervals[1][0] and same(intervals[0][1], intervals[1][1])
-    values = value_of(gold), value_of(answer)
+    values = assigned(gold), assigned(answer)
     if values[0] and values[1]:
         names = [
             (item.items[0] if value is item.items[-1] else item.items[-1]).key
@@ -112,3 +113,66 @@ def closeness(relation: Shape, same: Callable[[Shape], Verdict], decide: Decide)
         return False
     close = every(decide.near(parts[0].text, part.text) for part in parts[1:])
     return every([close, some(map(same, parts))])
+
+
+_SET = ("\\{", "\\}")
+_Bound = tuple[int, Fraction]  # (-1 | 0 | 1, value): minus infinity, finite, infinity
+
+
+class Piece(NamedTuple):
+    """An interval; a point is closed on both sides."""
+
+    low: _Bound
+    high: _Bound
+    low_closed: bool
+    high_closed: bool
+
+
+def joined(item: Shape) -> list[Piece] | None:
+    """The pieces of a union in order, as few as possible; None where an end is no rational."""
+    pieces = []
+    for part in item.items if item.kind == "union" else (item,):
+        found = _pieces(part)
+        if found is None:
+            return None
+        pieces.extend(found)
+    pieces.sort(key=lambda piece: (piece.low, not piece.low_closed))
+    merged: list[Piece] = []
+    for piece in pieces:
+        last = merged[-1] if merged else None
+        if last is None or not _touch(last, piece):
+            merged.append(piece)
+        else:
+            end = max((last.high, last.high_closed), (piece.high, piece.high_closed))
+            merged[-1] = last._replace(high=end[0], high_closed=end[1])
+    return merged
+
+
+def _touch(left: Piece, right: Piece) -> bool:
+    if right.low == left.high:
+        return right.low_closed or left.high_closed
+    return right.low < left.high
+
+
+def _pieces(part: Shape) -> list[Piece] | None:
+    if part.kind != "seq":
+        return None
+    ends = [_bound(end) for end in part.items]
+    known = [end for end in ends if end is not None]
+    if len(known) != len(ends):
+        return None
+    if part.fence == _SET:
+        return [Piece(end, end, True, True) for end in known if not end[0]]
+    if len(known) != 2 or part.fence[0] not in "([" or known[0] >= known[1]:
+        return None
+    return [Piece(known[0], known[1], part.fence[0] == "[", part.fence[1] == "]")]
+
+
+def _bound(item: Shape) -> _Bound | None:
+    tree = tree_of(item.text) if item.kind == "leaf" else None
+    if tree is None:
+        return None
+    if tree in INFINITE:
+        return INFINITE[tree], Fraction(0)
+    value = value_of(tree)
+    return None if value is None else (0, value)

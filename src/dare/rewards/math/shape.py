@@ -1,4 +1,4 @@
-r"""The structure of an answer: lists, tuples, sets, intervals, unions, matrices, relations.
+"""The structure of an answer: lists, tuples, sets, intervals, matrices, relations; words and units.
 
 Splitting happens at the outermost level only; what cannot be split is a leaf.
 """
@@ -7,9 +7,222 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import lru_cache
 
-from dare.rewards.math.normal import clean, squeeze
+from dare.rewards.math.latex import clean, squeeze
+
+EMPTY = "∅"
+_ALIASES = {
+    EMPTY: ("\\emptyset", "\\{\\}", "emptyset", "empty set", "the empty set", "no solution",
+            "no solutions", "no real solution", "no real solutions"),
+    "dne": ("does not exist", "doesnt exist", "dne", "limit does not exist"),
+    "infinitely many": ("infinite", "infinitely many"),
+}  # fmt: skip
+_NUMBERS = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
+    "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+    "twenty",
+)  # fmt: skip
+_SHORT = frozenset(["no", "yes", "odd", "up", "down", "one", "two", "six", "ten"])
+_FUNCTIONS = re.compile(
+    "(?:arc)?(?:sin|cos|tan)|cot|sec|csc|sinh|cosh|tanh|log|exp|gcd|lcm|max|min"
+)
+_VARIABLES = re.compile("[a-d]+|[k-n]+|[p-t]+|[u-z]+", re.I)
+# Marks that separate words, and stops, unless they belong to a number: `about -1.5` keeps both.
+_MARKS = re.compile(r"-(?!\d)|(?<=\w)-|,(?!\d)|/(?!\d)")
+_STOPS = re.compile(r"\.(?!\d)|[()\[\]:;!?\"`*$]")
+_ALIAS = {name: key for key, names in _ALIASES.items() for name in names if len(name) > 1}
+
+
+def words_of(text: str, *, meant: bool = False) -> str | None:
+    r"""The words of an answer made of words alone, lower case; None where it is not.
+
+    `\text{(A)}`, `(A)` and `A` are the letter A, whose case is kept. Without `\text{}`, short
+    words and those next to digits count only where words are `meant`.
+    """
+    if text.strip() in ("\\emptyset", "\\{\\}", "\\{ \\}"):
+        return EMPTY
+    boxed = "\\text" in text or meant
+    plain = re.sub(r"\\text\{([^{}]*)\}", r" \1 ", text)
+    if "\\" in plain or "_" in plain or "^" in plain:
+        return None
+    if re.match(r"\s*[-+.\d]", plain):
+        return None
+    letter = re.fullmatch(r"\s*[\[(]?\s*([A-Z])\s*[\])]?\s*[.:]?\s*", plain)
+    if letter:
+        return letter.group(1)
+    runs = re.findall(r"[A-Za-z]+", plain)
+    if not runs or (meant and max(map(len, runs)) < 2):
+        return None
+    if not boxed and max(map(len, runs)) < 4 and plain.strip().lower() not in _SHORT:
+        return None
+    if not boxed and re.search(r"[-+*/=<>()\d]", plain):
+        return None
+    lowered = _MARKS.sub(" ", plain.lower().replace("'", ""))
+    lowered = " ".join(_STOPS.sub("", lowered).split()).removeprefix("the ")
+    return _ALIAS.get(lowered, lowered)
+
+
+def is_word(text: str) -> bool:
+    """Is a bare run of letters a word like `cat`, and not a product like `xyz`, `mgh` or `abc`?
+
+    Words have vowels and consonants and no capitals inside; neighbours in the alphabet, as in
+    `abc`, are variables.
+    """
+    word = text.lower()
+    return (
+        bool(re.fullmatch("[A-Za-z][a-z]{2,}", text))
+        and bool(re.search("[aeiouy]", word))
+        and not re.fullmatch("[aeiouy]+", word)
+        and not _VARIABLES.fullmatch(word)
+        and not _FUNCTIONS.fullmatch(word)
+    )
+
+
+def choice_of(text: str) -> str | None:
+    r"""The letter of a multiple-choice answer like `\textbf{(B)}\ 12`; None where there is none."""
+    found = re.match(
+        r"\s?(?:\\text\{)?\s?(?:(?i:option|choice|answer)\s+\(?([A-J])\)?\s?\}?$|\(([A-J])\)\s?\}?"
+        r"(?=[\s\d\\:.-]|$)|([A-J])[.):]\s?\}?\s?(?=[\d\\$]))",
+        text,
+    )
+    return next((letter for letter in found.groups() if letter), None) if found else None
+
+
+def number_of(word: str) -> str | None:
+    """`five` as 5, `infinity` as a sign; None for other words."""
+    if word == "infinity":
+        return r"\infty"
+    return str(_NUMBERS.index(word)) if word in _NUMBERS else None
+
+
+# Spellings of one unit; two different units never agree.
+_UNITS = {
+    "mm": "millimeter millimeters millimetre millimetres",
+    "cm": "centimeter centimeters centimetre centimetres",
+    "m": "meter meters metre metres",
+    "km": "kilometer kilometers kilometre kilometres",
+    "in": "inch inches",
+    "ft": "foot feet",
+    "yd": "yard yards yds",
+    "mi": "mile miles",
+    "g": "gram grams",
+    "kg": "kilogram kilograms kgs",
+    "mg": "milligram milligrams",
+    "lb": "pound pounds lbs",
+    "oz": "ounce ounces",
+    "ton": "tons tonne tonnes",
+    "l": "liter liters litre litres",
+    "ml": "milliliter milliliters",
+    "gal": "gallon gallons",
+    "s": "sec secs second seconds",
+    "min": "minute minutes mins",
+    "h": "hr hrs hour hours",
+    "day": "days",
+    "week": "weeks",
+    "month": "months",
+    "year": "years yr yrs",
+    "cent": "cents",
+    "dollar": "dollars usd bucks",
+    "am": "a.m. a.m",
+    "pm": "p.m. p.m",
+    "miperh": "mph",
+    "kmperh": "kph kmph kmh",
+    "rad": "radian radians",
+    "euro": "euros",
+    "°": "degree degrees deg",
+    "%": "percent",
+}
+UNITS = {name: short for short, names in _UNITS.items() for name in (short, *names.split())}
+_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SINGLE = frozenset("mglhs")  # alone, outside \text{}, such a letter is a variable
+
+_POWER = r"(?:\s?\^\s?(?:\{\s?-?\d\s?\}|-?\d))?"
+_TEXT_UNIT = re.compile(rf"\s?\\text\{{([^{{}}]*)\}}({_POWER})\.?$")
+_BARE_UNIT = re.compile(rf"(?<=[\d}})%])\s?(/?[A-Za-z][A-Za-z. /]*[A-Za-z.])({_POWER})$")
+_CONNECTIVE = re.compile(
+    "or|and|to|not|no|mod|if|than|less|more|over|through|between|half|halves|quarters?|thirds?|"
+    "fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|hundredths?|thousandths?|"
+    "millionths?|squared|cubed|factorial|choose|times|plus|minus|divided|dozens?|scores?|pi|root|"
+    "remainder|approximately|about|except|fewer|least|most|other|below|wrong|incorrect|never"
+)
+_MODULUS = re.compile(
+    r"\s?\(?\s?\\(?:pmod|bmod|mod)\s?\{?\s?(\d+)\s?\}?\s?\)?$|\s\(?mod\s(\d+)\)?$"
+)
+_CELSIUS = re.compile(r"\s?\^\\circ ?(?:\\text\{)? ?([CF])\}?$")
+_NUMBER_END = re.compile(r"[\d})\]A-Za-z%']$|\\circ ?$|\\pi ?$")
+_FILLER = re.compile(
+    "square|cubic|sq|per|units|unit|degrees|degree|percent|hundred|thousand|million|"
+    "billion|trillion|of"
+)
+
+
+def split_unit(text: str) -> tuple[str, str, Fraction]:
+    """The expression, its unit ('' where none or of no known kind), and a scale like a million."""
+    unit, scale = "", Fraction(1)
+    if found := _MODULUS.search(text):
+        return text[: found.start()], f"mod {found.group(1) or found.group(2)}", scale
+    if found := _CELSIUS.search(text):
+        return text[: found.start()] + r"^\circ", f"°{found.group(1)}", scale
+    for _ in range(4):
+        found = _TEXT_UNIT.search(text)
+        bare = None if found else _BARE_UNIT.search(text)
+        found = found or bare
+        if not found or not text[: found.start()].strip():
+            break
+        words = found.group(1).strip().lower().replace("/", " per ")
+        before = text[: found.start()].rstrip()
+        if not _NUMBER_END.search(before):
+            break
+        parts = words.split()
+        if any(_CONNECTIVE.fullmatch(part) or any(c.isdigit() for c in part) for part in parts):
+            break
+        if bare and not all(map(_plain_word, parts)):
+            break
+        if bare and parts[-1] in _SINGLE and (len(parts) == 1 or parts[0] == "per"):
+            break
+        if parts == ["percent"]:
+            return before + "%", "%", scale
+        if parts and parts[0] in _SCALES:
+            scale *= Fraction(10) ** _SCALES[parts[0]]
+            parts = parts[1:]
+        unit = _unit(parts, found.group(2)) + unit
+        text = before
+    if not unit:
+        unit = "%" if text.endswith("%") else "°" if text.rstrip().endswith("^\\circ") else ""
+    return text, unit, scale
+
+
+def clash(first: str, second: str) -> bool:
+    """Are both units known and different? A degree may leave open of what."""
+    if not first or not second or first == second:
+        return False
+    return not (first[0] == second[0] == "°" and "°" in (first, second))
+
+
+def _plain_word(word: str) -> bool:
+    """Outside of a box for text, short runs of letters are products of variables."""
+    return (
+        word.strip(".") in UNITS
+        or bool(_FILLER.fullmatch(word))
+        or (len(word) > 3 and word.isalpha())
+    )
+
+
+def _unit(parts: list[str], power: str) -> str:
+    """A canonical unit; words of no known kind (dogs, ways, units) are no unit at all."""
+    exponent = {"square": "2", "sq": "2", "cubic": "3"}.get(parts[0] if parts else "", "")
+    exponent = exponent or re.sub(r"[\s^{}]", "", power)
+    names = [name for name in parts if name not in ("square", "sq", "cubic")]
+    known = [UNITS.get(name) or UNITS.get(name.strip(".,")) for name in names]
+    known = [
+        "per" if name in ("per", "/") else unit for name, unit in zip(names, known, strict=True)
+    ]
+    if not known or None in known or known == ["per"]:
+        return ""
+    return "".join(str(unit) for unit in known) + exponent
+
 
 _OPEN = re.compile(r"\\\{|\\langle|\\lfloor|\\lceil|\\begin\s?\{\w+\*?\}|[(\[{]")
 _CLOSE = re.compile(r"\\\}|\\rangle|\\rfloor|\\rceil|\\end\s?\{\w+\*?\}|[)\]}]")

@@ -12,8 +12,8 @@ import resource
 import select
 from typing import Any
 
-from dare.sandbox.inside import calls, sweep
-from dare.sandbox.inside.paths import open_to_all
+from dare.sandbox.inside import kernel, processes
+from dare.sandbox.inside.kernel import open_to_all
 
 _NEW_MOUNTS = 0x00020000
 _BIND, _RECURSIVE, _PRIVATE = 4096, 16384, 1 << 18
@@ -27,13 +27,13 @@ def stage(paths: list[str], folder: str) -> dict[str, str]:
     Only root needs this, and only this process and its children see it.
     """
     try:
-        calls.unshare(_NEW_MOUNTS)
-        calls.mount("none", "/", None, _RECURSIVE | _PRIVATE)
+        kernel.unshare(_NEW_MOUNTS)
+        kernel.mount("none", "/", None, _RECURSIVE | _PRIVATE)
     except OSError as error:
         closed = [path for path in paths if not open_to_all(path)]
         raise OSError(f"{error}, and ordinary users cannot read {', '.join(closed)}") from error
     opened = [(path, os.open(path, os.O_PATH)) for path in paths]
-    calls.mount("tmpfs", folder, "tmpfs", 0, "size=1m,mode=755")
+    kernel.mount("tmpfs", folder, "tmpfs", 0, "size=1m,mode=755")
     staged: dict[str, str] = {}
     for place, (path, descriptor) in enumerate(opened):
         target = f"{folder}/{place}"
@@ -41,7 +41,7 @@ def stage(paths: list[str], folder: str) -> dict[str, str]:
             os.mkdir(target)
         else:
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
-        calls.mount(f"/proc/self/fd/{descriptor}", target, None, _BIND | _RECURSIVE)
+        kernel.mount(f"/proc/self/fd/{descriptor}", target, None, _BIND | _RECURSIVE)
         os.close(descriptor)
         staged[path] = target
     return staged
@@ -82,8 +82,8 @@ def _exec(config: dict[str, Any]) -> None:
 
 def main(descriptor: int, config: dict[str, Any]) -> None:
     """Start the fork server and stay until the judge leaves or the fork server ends."""
-    calls.prctl(calls.PR_SET_DUMPABLE, 0)
-    calls.prctl(calls.PR_SET_CHILD_SUBREAPER, 1)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     os.setsid()
     if config["scratch"]:
         os.mkdir(config["scratch"], 0o711)
@@ -100,8 +100,8 @@ def main(descriptor: int, config: dict[str, Any]) -> None:
     poller.register(handle, select.POLLIN)
     poller.register(descriptor, select.POLLIN)
     poller.poll()
-    sweep.end_descendants()
+    processes.end_descendants()
     if config["scratch"]:
-        sweep.remove_folder(config["scratch"])
+        processes.remove_folder(config["scratch"])
     for folder in glob.glob(config["cgroups"]) if config["cgroups"] else []:
         os.rmdir(folder)

@@ -6,8 +6,8 @@ import os
 import re
 from typing import Any
 
-from dare.sandbox.inside import seccomp, usage
-from dare.sandbox.inside.calls import (
+from dare.sandbox.inside import kernel, processes
+from dare.sandbox.inside.kernel import (
     PR_SET_DUMPABLE,
     PR_SET_NO_NEW_PRIVS,
     clone,
@@ -34,7 +34,7 @@ class NamespaceRoom:
             path for path in config["readable"] if path.startswith(("/tmp/", "/dev/shm/"))
         ]
         self._filters = [
-            seccomp.assemble(self._arch, shared_memory=shared) for shared in (False, True)
+            kernel.assemble(self._arch, shared_memory=shared) for shared in (False, True)
         ]
 
     def fork(self) -> int:
@@ -81,11 +81,11 @@ class NamespaceRoom:
         mount("none", "/proc", None, flags | _READ_ONLY | _REMOUNT | _BIND)
         set_capabilities(self._arch, 0)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
-        seccomp.install(self._filters[limits["cgroup"]])
+        kernel.install(self._filters[limits["cgroup"]])
 
     def members(self) -> list[int]:
         """Everyone but the supervisor, which is the first process here."""
-        return usage.everyone()
+        return processes.everyone()
 
     def written(self) -> int:
         """Bytes in the file systems that live in memory."""

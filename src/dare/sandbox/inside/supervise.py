@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from dare.sandbox.inside.begin import Room
-from dare.sandbox.inside.usage import STRETCH, measure, proportional, waited_s
+from dare.sandbox.inside.processes import STRETCH, measure, proportional, waited_s
 
 _TICK_S = 0.01
 _SLOW_TICK_S = 0.03

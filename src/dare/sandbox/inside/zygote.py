@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import importlib
 import json
 import os
 import select
+import site
 import socket
+import sys
 from typing import Any, NoReturn
 
-from dare.sandbox.inside import calls, sweep
+from dare.sandbox.inside import kernel, processes
 from dare.sandbox.inside.begin import Room, begin
 from dare.sandbox.inside.confined import BareRoom, LandlockRoom
 from dare.sandbox.inside.namespaces import NamespaceRoom
-from dare.sandbox.inside.preload import preload
 from dare.sandbox.inside.supervise import Watch
+
+# Modules that programs often use, imported once. `threading` and `random` are safe to carry across
+# a fork; nothing here starts a thread. What brings large libraries with it (`asyncio`, `hashlib`)
+# would make every fork slower, for few programs.
+_MODULES = """
+    abc array ast base64 bisect builtins calendar cmath codecs collections
+    collections.abc contextlib copy ctypes dataclasses datetime decimal enum fractions functools
+    heapq inspect io itertools json math numbers operator os pprint queue random re
+    pickle select signal socket statistics string struct symtable sys tempfile textwrap threading
+    time traceback types typing unicodedata
+"""
+
+
+def preload(sites: list[str]) -> None:
+    """Import the common modules and let programs find the installed packages."""
+    for name in _MODULES.split():
+        importlib.import_module(name)
+    sys.path += sites
+    site.setquit()
+    site.sethelper()
+    sys.path_importer_cache.clear()
+    gc.collect()
+    gc.freeze()  # the collector of a forked program leaves these pages shared
+
 
 _IDLE_MS = 100
 _JOB_FILES = 6  # control, source, stdin, stdout, stderr, channel
@@ -61,7 +88,7 @@ def _reap(room: Room, known: set[int]) -> None:
         if pid in known and os.WIFSIGNALED(status):
             known.discard(pid)
             if not isinstance(room, NamespaceRoom):
-                sweep.end_descendants(spare=known)
+                processes.end_descendants(spare=known)
                 room.recover(pid)
         known.discard(pid)
 
@@ -96,16 +123,16 @@ def _attend(room: Room, limits: dict[str, Any], files: list[int]) -> NoReturn:
 def _modest_thread_stacks() -> None:
     """The main stack may grow very large; that must not be the size of every thread's."""
     attributes = ctypes.create_string_buffer(64)
-    calls.LIBC.pthread_attr_init(attributes)
-    calls.LIBC.pthread_attr_setstacksize(attributes, ctypes.c_size_t(16 << 20))
-    calls.LIBC.pthread_setattr_default_np(attributes)
+    kernel.LIBC.pthread_attr_init(attributes)
+    kernel.LIBC.pthread_attr_setstacksize(attributes, ctypes.c_size_t(16 << 20))
+    kernel.LIBC.pthread_setattr_default_np(attributes)
 
 
 def main(descriptor: int, config: dict[str, Any]) -> None:
     """Serve the judge at the other end of a socket."""
     listener = socket.socket(fileno=descriptor)
     try:
-        calls.prctl(calls.PR_SET_DUMPABLE, 0)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         _modest_thread_stacks()
         room = _ROOMS[config["mode"]](config)
         preload(config["sites"])

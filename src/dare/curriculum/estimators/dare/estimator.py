@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dare.curriculum.arrays import Array, compact, to_numpy
-from dare.curriculum.estimators.base import Estimator, Measure, Outcome, Wanted
+from dare.curriculum.estimators.base import Estimator, Measure, Wanted
 from dare.curriculum.estimators.dare.features import (
     DIRECTIONS,
     STATISTICS,
@@ -25,6 +25,7 @@ from dare.curriculum.estimators.dare.regression import (
     rate_moments,
     tried_moments,
 )
+from dare.curriculum.rollouts import Outcome
 from dare.errors import require
 
 MEMORY = 16384
