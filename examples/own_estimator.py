@@ -14,8 +14,7 @@ import numpy as np
 from own_loop import PROMPTS, step_of
 
 from dare import CurriculumConfig
-from dare.curriculum import Estimator
-from dare.curriculum.estimators.base import Outcome
+from dare.curriculum import Estimator, Outcome
 from dare.integrations.loop import LoopCurriculum
 from dare.simulation.tabular import TabularPolicy
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dare.curriculum.estimators.base import Outcome
+from dare.curriculum import Outcome
 from dare.evaluation.intervals import effective_trials, wilson
 from dare.study.calibration import calibration, near_half
 from dare.study.constants import MeanOfSeen, best_constant
