@@ -201,7 +201,7 @@ def trainer(
 
 
 def torchrun(
-    *words: str, folder: Path | None = None, timeout: float = 600, **variables: str
+    *words: str, folder: Path | None = None, timeout: float = 1500, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """A script, or -m and a module, on two processes of this machine's CPU."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]

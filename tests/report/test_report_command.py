@@ -99,11 +99,11 @@ def test_serve_answers_until_ctrl_c(run: Path) -> None:
     )  # fmt: skip
     assert server.stdout is not None
     assert f"http://127.0.0.1:{port}/" in server.stdout.readline()
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=600) as answer:
         assert b'data-live="yes"' in answer.read(2000)
-    again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert again.returncode == 2
     assert f"--port = {port}" in again.stderr
     server.send_signal(signal.SIGINT)
-    _, err = server.communicate(timeout=60)
+    _, err = server.communicate(timeout=600)
     assert (server.returncode, err) == (0, "")

@@ -46,6 +46,6 @@ def test_packages_in_tmp_stay(backend: str) -> None:
         program = PROGRAM.format(beside=str(beside))
         script = JUDGE.format(site=str(site), backend=backend, program=program)
         done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=False
         )
         assert done.stdout.split() == ["hello", "read-only", "False", "kept"], done.stderr

@@ -65,7 +65,7 @@ def test_all_programs_as_an_ordinary_user(backend: str) -> None:
         stderr=subprocess.PIPE,
         preexec_fn=_become_nobody,
     )
-    output, errors = process.communicate(timeout=600)
+    output, errors = process.communicate(timeout=1500)
     assert process.returncode == 0, errors.decode()
     assert json.loads(output) == []
 

@@ -38,7 +38,7 @@ def launch(folder: Path, what: str, *words: str) -> subprocess.CompletedProcess[
     folder.mkdir(exist_ok=True)
     (folder / "company_reward.py").write_text(REWARD)
     given = {"WHAT": what, "PYTHONPATH": f"{Path(dare.__file__).parents[1]}:{folder}"}
-    return tiny.torchrun("-m", "dare", "train", *words, folder=folder, timeout=150, **given)
+    return tiny.torchrun("-m", "dare", "train", *words, folder=folder, **given)
 
 
 @pytest.fixture(scope="module")

@@ -86,7 +86,7 @@ def train(folder: Path, *words: str, **variables: str) -> subprocess.CompletedPr
         env={**os.environ, **given},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=1500,
         check=False,
     )
 

@@ -74,7 +74,7 @@ def test_corpus(sandbox: str, started: tuple[bool, Started]) -> None:
     run = runs[sandbox]
     if isinstance(run, str):
         pytest.skip(run)
-    output, errors = run.communicate(timeout=280)
+    output, errors = run.communicate(timeout=1500)
     assert run.returncode == 0, errors[-2000:]
     found = json.loads(output.splitlines()[-1])
     assert found["problems"] == []
