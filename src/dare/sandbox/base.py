@@ -12,8 +12,8 @@ from typing import Protocol
 class Limits:
     """What a program may use before it is stopped.
 
-    `wall_s` does not count what a program waits for a processor, up to `inside.processes.STRETCH` times
-    as long: a busy machine must not change a verdict.
+    `wall_s` does not count what a program waits for a processor, up to
+    `inside.processes.STRETCH` times as long: a busy machine must not change a verdict.
     """
 
     wall_s: float = 10.0
