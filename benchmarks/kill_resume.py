@@ -190,7 +190,7 @@ class Bench:
             return train(trainer, *given, **named)
 
         setattr(DareTrainer, "train", told)  # noqa: B010
-        sys.argv = ["dare", "train", "--resume", str(folder)]
+        sys.argv = ["dare", "train", "--resume", str(folder), "--trust"]
         if checkpoint.newest(folder) is None:
             sys.argv = ["dare", "train", str(self.recipe), "--trust", "--output-dir", str(folder)]
         try:

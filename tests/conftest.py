@@ -2,6 +2,12 @@
 
 import gc
 import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from hypothesis import settings
 
@@ -17,3 +23,24 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays; every run collects garbage, and need not look through it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def dare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs `dare WORDS` in this process and an empty folder: (exit code, stdout, stderr)."""
+    from dare import cli
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])  # modules beside a recipe are added to it
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dare", *words])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return call

@@ -48,6 +48,20 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_tiers_are_shown_where_they_are_on(run: Path) -> None:
+    for text, shown in {
+        "curriculum: {tiers: true}": True,
+        "curriculum: {tiers: false}": False,
+    }.items():
+        (run / "config.yaml").write_text(text)
+        page = call(str(run))
+        assert ("medium" in page, "tier" in page) == (shown, shown)
+        assert "\nseen " in page
+    for text in ("", "[]", "{", "curriculum: 3"):  # a run that does not say
+        (run / "config.yaml").write_text(text)
+        assert "medium" in call(str(run))
+
+
 def call(*words: str) -> str:
     result = CliRunner().invoke(app, [*words], env={"COLUMNS": "100"})
     if result.exception is not None:

@@ -15,7 +15,6 @@ import yaml
 from transformers import Qwen2Config, SmolLM3Config, TrainingArguments
 
 import tiny
-from dare import cli
 from dare.commands.recipe import explained
 from dare.policy.gpus import card_named
 from dare.policy.memory import plan_memory, usable
@@ -102,22 +101,6 @@ def test_the_memory_in_the_comment_is_what_is_planned_and_fits(name: str, tmp_pa
     assert "\n".join(arithmetic(name, card[1], tmp_path)) in text
 
 
-@pytest.fixture
-def dare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Call:
-    """Runs `dare WORDS` in this process and an empty folder: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", [*sys.path])
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dare", *words])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(end.value.code or 0), out, err
-
-    return call
-
-
 @pytest.mark.parametrize("name", REAL)
 def test_a_dry_run_shows_the_first_step(name: str, tmp_path: Path, dare: Call) -> None:
     """With a small model and a few rows in place of what would be fetched."""
@@ -190,6 +173,21 @@ def test_init_takes_the_model_apart_where_its_configuration_is_here(
     assert "peft" not in load_recipe("full.yaml")
     assert dare(*given, "--reward", "no such", "--out", "other.yaml")[0] == 2
     assert not (tmp_path / "other.yaml").exists()
+
+
+def test_init_says_what_it_could_not_find_out(tmp_path: Path, dare: Call) -> None:
+    (tmp_path / "empty").mkdir()
+    write_rows(tmp_path / "mine.jsonl", [{"prompt": f"{n}+1=", "answer": "2"} for n in range(80)])
+    given = ["init", "--data", "mine.jsonl", "--gpu", "24GB"]
+    code, shown, errors = dare(*given, "--model", "empty")
+    assert (code, "wrote recipe.yaml" in shown) == (0, True), errors
+    assert "without an estimate of memory: model = 'empty'" in errors
+    code, _, errors = dare(*given, "--out", "small.yaml")
+    assert code == 0, errors
+    assert "estimate of memory" not in errors
+    assert "pocket, the built-in policy, knows" in errors
+    text = (tmp_path / "small.yaml").read_text("utf-8")
+    assert "max_steps: 30  # each prompt about three times" in text
 
 
 def test_an_estimator_beside_the_recipe_is_found(tmp_path: Path, dare: Call) -> None:

@@ -6,15 +6,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from dare import InvalidInput, cli
+from dare import DareConfig, InvalidInput
 from dare.commands.train import split_options
-from dare.training.recipe import build, change, config_of, load_recipe
+from dare.training.from_trl import MEANT
+from dare.training.recipe import PARTS, build, change, config_of, load_recipe
 from dare.training.workload import workload_of
 
 SMALL = [
@@ -28,22 +29,6 @@ SMALL = [
 
 
 Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def dare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Call:
-    """Runs `dare WORDS` in this process and an empty folder: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dare", *words])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(end.value.code or 0), out, err
-
-    return call
 
 
 @pytest.mark.parametrize(
@@ -120,6 +105,24 @@ def test_a_misspelt_setting_names_the_nearest(option, near):
         change(load_recipe("quickstart"), [option, "1"])
 
 
+def test_names_that_settings_have_elsewhere_are_understood():
+    for option, meant in {
+        "--lr": "learning_rate",
+        "--max-new-tokens": "max_completion_length",
+    }.items():
+        with pytest.raises(InvalidInput, match=f"did you mean '{meant}'"):
+            change(load_recipe("quickstart"), [option, "1"])
+    with pytest.raises(InvalidInput, match="did you mean 'learning_rate'"):
+        DareConfig("unused", lr=1e-5)
+    for recipe, where in (({"lr": 1}, "recipe: lr"), ({"training": {"lr": 1}}, "training.lr")):
+        with pytest.raises(InvalidInput, match="'learning_rate', under `training:`") as caught:
+            config_of(recipe)
+        assert caught.value.field == where
+    known = {*signature(DareConfig).parameters, *PARTS}
+    assert set(MEANT.values()) <= known
+    assert not set(MEANT) & known
+
+
 def test_a_recipe_that_is_not_there_is_named(dare):
     code, _, errors = dare("train", "quickstar")
     assert code == 2
@@ -130,7 +133,9 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(dare, tmp_path):
     code, shown, errors = dare("train", "--dry-run", *SMALL)
     assert code == 0, errors
     assert "8 prompts, 64 rollouts" in shown
+    assert "tier" not in shown  # off: all would be called medium
     assert list(tmp_path.iterdir()) == []
+    assert "medium" in dare("train", "--dry-run", "--tiers=true", *SMALL)[1]
 
 
 def test_a_run_leaves_its_recipe_and_can_be_resumed(dare, tmp_path):
@@ -171,7 +176,7 @@ def stopped(dare, tmp_path, monkeypatch):
     code, out, errors = dare("train", "--reward", "stops:reward", *TINY)
     assert code == 128 + signal.SIGTERM, errors
     assert "done" not in out
-    assert "stopped at step 1 of 3: dare train --resume mine" in errors
+    assert "stopped at step 1 of 3: dare train --resume mine --trust" in errors
     return tmp_path / "mine"
 
 
@@ -182,18 +187,23 @@ def contents(folder: Path) -> dict[Path, bytes]:
 def test_a_stopped_run_says_so_and_a_refused_start_changes_nothing(dare, stopped):
     before = contents(stopped)
     (stopped.parent / "other.yaml").write_text("model: pocket")
+    resume = ["--trust", "--resume", "mine"]
     for words, field in [
         (TINY, "output_dir"),
+        (
+            ["--resume", "mine"],
+            "recipe = 'mine/recipe.yaml': runs code that it names (stops:reward)",
+        ),
         ([*TINY, "--reward", "math"], "output_dir"),
-        (["--resume", "mine", "--selection.sharpness", "3"], "selection.sharpness"),
-        (["--resume", "mine", "--learning-rate", "1e-2"], "learning_rate"),
-        (["--resume", "mine", "--optim", "sgd"], "optim"),
-        (["--resume", "mine", "--model", "other"], "--model"),
-        (["--resume", "mine", "--peft", "{r: 4}"], "--peft"),
-        (["--resume", "mine", "--output-dir", "elsewhere"], "--output-dir"),
-        (["--resume", "mine", "other.yaml"], "recipe"),
-        (["--resume", "mine", "--lr-scheduler-kwargs", "{nonsense: 1}"], "lr_scheduler"),
-        (["--resume", "mine", "--eval-data", "nowhere.jsonl"], "eval_data"),
+        ([*resume, "--selection.sharpness", "3"], "selection.sharpness"),
+        ([*resume, "--learning-rate", "1e-2"], "learning_rate"),
+        ([*resume, "--optim", "sgd"], "optim"),
+        ([*resume, "--model", "other"], "--model"),
+        ([*resume, "--peft", "{r: 4}"], "--peft"),
+        ([*resume, "--output-dir", "elsewhere"], "--output-dir"),
+        ([*resume, "other.yaml"], "recipe"),
+        ([*resume, "--lr-scheduler-kwargs", "{nonsense: 1}"], "lr_scheduler"),
+        ([*resume, "--eval-data", "nowhere.jsonl"], "eval_data"),
     ]:
         code, out, errors = dare("train", *words)
         assert (code, out) == (2, ""), words
@@ -203,7 +213,7 @@ def test_a_stopped_run_says_so_and_a_refused_start_changes_nothing(dare, stopped
         *(["__pycache__"] if (stopped.parent / "__pycache__").exists() else []),
         "mine",
     ]
-    code, out, errors = dare("train", "--resume", "mine")  # with its own reward
+    code, out, errors = dare("train", *resume)  # with its own reward
     assert (code, "done" in out) == (0, True), errors
     lines = (stopped / "eval.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(line)["step"] for line in lines] == [0, 2, 3]

@@ -70,11 +70,11 @@ def test_a_process_that_is_lost_ends_the_others_in_a_line(
     assert done.returncode != 0
     error = [line for line in done.stderr.splitlines() if "error: processes = 2" in line]
     assert len(error) == 1, done.stderr[-3000:]
-    assert "checkpoint-2 is intact: continue with dare train --resume run" in error[0]
+    assert "checkpoint-2 is intact: continue with dare train --resume run --trust" in error[0]
     ours = done.stderr.partition("torch/distributed/run.py")[0]
     assert "dare/training" not in ours
     if what == "stop":
         return
-    again = launch(tmp_path / what, "nothing", "--resume", "run")
+    again = launch(tmp_path / what, "nothing", "--resume", "run", "--trust")
     assert again.returncode == 0, again.stderr[-3000:]
     assert drawn(tmp_path / what / "run") == drawn(undisturbed)

@@ -1,5 +1,6 @@
 """TRL's arguments: each is a field here, does no harm, or is answered by one sentence."""
 
+import ast
 import dataclasses
 import inspect
 from pathlib import Path
@@ -15,7 +16,7 @@ from transformers import HfArgumentParser
 import tiny
 from dare import DareConfig, DareTrainer, InvalidInput
 from dare.templates.encode import prompt_text
-from dare.training.from_trl import is_trls
+from dare.training.from_trl import few_figures, is_trls
 from dare.training.recipe import change, config_of, load_recipe
 
 FIELDS = {item.name for item in dataclasses.fields(DareConfig)}
@@ -181,6 +182,30 @@ def test_figures_of_the_update_are_those_of_its_tokens(tmp_path: Path) -> None:
         assert line["completions/min_length"] <= line["completions/mean_length"]
     assert logs[-1]["clip_ratio/region_mean"] > 0
     assert logs[-1]["num_tokens"] > logs[0]["num_tokens"] > 0
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_few_figures_are_printed_and_all_are_logged(
+    quiet: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def reward(completions: list[str], log_metric: Any, **_: Any) -> list[float]:
+        log_metric("own", 0.5)
+        return [float(len(text) % 2) for text in completions]
+
+    given = {"max_steps": 1, "logging_steps": 1, "disable_tqdm": quiet, "beta": 0.1}
+    trainer = tiny.trainer(tmp_path, reward=reward, **given)
+    trainer.train()
+    line = next(line for line in capsys.readouterr().out.splitlines() if "'reward'" in line)
+    printed = ast.literal_eval(line[line.index("{") :])
+    few = {"step", "reward", "reward_std", "frac_reward_zero_std", "completions/mean_length"}
+    assert set(printed) - {"kl"} == few | {"entropy", "tokens", "seconds", "own"}
+    logged = next(line for line in trainer.state.log_history if "reward" in line)
+    assert len(logged) > 30
+    assert float(printed["reward"]) == pytest.approx(logged["reward"], rel=1e-3)
+    assert printed["tokens"] == logged["num_tokens"]
+    assert few_figures({**logged, "kl": 0.25}, 1)["kl"] == 0.25
+    assert "kl" not in few_figures({**logged, "kl": 0.0}, 1)
+    assert few_figures({"eval_accuracy": 0.5}, 1) == {"eval_accuracy": 0.5}
 
 
 # --- the same script twice, several evaluation sets -----------------------------------------------

@@ -12,11 +12,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet
 import pytest
 import torch
+import transformers
 from transformers import TrainerCallback
 
 import tiny
@@ -515,3 +517,21 @@ def test_torch_draws_are_restored_too(tmp_path: Path) -> None:
     start = torch.cat([p.detach().flatten() for p in model.parameters()])
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], start)
+
+
+def test_tied_weights_are_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are saved once, so that the second is no loss; any other that is gone is told of."""
+    given = {"max_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    tiny.trainer(tmp_path, model=tiny.blank(tie_word_embeddings=True), **given).train()
+    told: list[str] = []
+    monkeypatch.setattr(transformers.trainer.logger, "warning", lambda text, *_: told.append(text))
+    again = tiny.trainer(
+        tmp_path, model=tiny.blank(tie_word_embeddings=True), **{**given, "max_steps": 2}
+    )
+    again.train(resume_from_checkpoint=True)
+    assert [line for line in told if "missing keys" in line] == []
+    weights = again.model.state_dict()
+    assert weights["lm_head.weight"].equal(weights["model.embed_tokens.weight"])
+    lost = SimpleNamespace(missing_keys=["lm_head.weight", "model.norm.weight"], unexpected_keys=[])
+    again._issue_warnings_after_load(lost)
+    assert "['model.norm.weight']" in told[-1]

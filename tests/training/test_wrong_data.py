@@ -196,6 +196,23 @@ def test_data_given_in_python(field: str) -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_repeats_are_told_of_and_those_that_disagree_by_row(caplog: Any) -> None:
+    rows = [{"prompt": f"{n}+1=", "gold": str(n + 1), "note": str(n)} for n in range(4)]
+    again = [{**rows[1], "note": "x"}, {**rows[2], "gold": "7"}]
+    for judged, lines in (((), 1), (("gold",), 2)):
+        caplog.clear()
+        store = PromptStore([*rows, *again], tiny.tokenizer(), None, "train_dataset", judged)
+        assert len(store) == 4
+        told = [record.getMessage() for record in caplog.records]
+        assert len(told) == lines
+        assert told[0] == "train_dataset: 6 rows have 4 prompts; repeats are merged"
+    assert "row 5 has another gold than row 2, which counts" in told[1]
+    assert "row 4" not in told[1]
+    caplog.clear()
+    PromptStore(rows, tiny.tokenizer(), None, "train_dataset", ("gold",))
+    assert caplog.records == []
+
+
 def iter_once(data: Any) -> bool:
     return isinstance(data, Iterator)
 

@@ -36,13 +36,13 @@ def difficulty(
     watch: Annotated[bool, typer.Option("--watch", help="Show it live until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option(help="Seconds between two looks of --watch.")] = 2.0,
 ) -> None:
-    """Show the difficulty table of a run: a histogram by tier, a summary, a list.
+    """Show the difficulty table of a run: a histogram, a summary, a list.
 
     Difficulty is the estimated failure rate of the policy as it is now: 0 is always solved, 1 is
     never solved.
     """
     from dare.errors import InvalidInput, require
-    from dare.report.difficulty import FILE, Filter, export, order, read, select
+    from dare.report.difficulty import FILE, Filter, export, has_tiers, order, read, select
 
     wanted = Filter(tier or (), source or (), level or (), seen, least, most)
     require(limit >= 0, "--limit", limit, "must not be negative")
@@ -63,19 +63,20 @@ def difficulty(
         return
     from rich.console import Console
 
-    Console().print(_page(chosen, table.num_rows, limit))
+    Console().print(_page(chosen, table.num_rows, limit, has_tiers(folder)))
     if out is not None:
         typer.echo(f"wrote {chosen.num_rows} prompts to {out}")
 
 
 def look(folder: Path, wanted: Filter, sort: str, limit: int) -> RenderableType | None:
     """What there is to see now, or None where the run has written no table yet."""
-    from dare.report.difficulty import order, read, select
+    from dare.report.difficulty import has_tiers, order, read, select
 
     table = read(folder)
     if table is None:
         return None
-    return _page(order(select(table, wanted), sort), table.num_rows, limit)
+    chosen = order(select(table, wanted), sort)
+    return _page(chosen, table.num_rows, limit, has_tiers(folder))
 
 
 def watch_table(look_again: Callable[[], RenderableType | None], every: float) -> None:
@@ -106,19 +107,19 @@ def _as_json(chosen: Any, of: int, limit: int) -> str:
     return json.dumps(figures, indent=2, ensure_ascii=False)
 
 
-def _page(chosen: Any, of: int, limit: int) -> RenderableType:
-    """Histogram, summary and list, one below the other."""
+def _page(chosen: Any, of: int, limit: int, tiers: bool) -> RenderableType:
+    """Histogram, summary and list, one below the other; with `tiers`, how each splits."""
     from rich.console import Group
 
     from dare.report.difficulty import histogram, summarise
 
-    parts = [_bars(histogram(chosen)), _lines(summarise(chosen, of))]
+    parts = [_bars(histogram(chosen), tiers), _lines(summarise(chosen, of), tiers)]
     if limit and chosen.num_rows:
-        parts.append(_list(chosen.slice(0, limit), chosen.num_rows))
+        parts.append(_list(chosen.slice(0, limit), chosen.num_rows, tiers))
     return Group(*parts)
 
 
-def _bars(bins: list[dict[str, Any]]) -> RenderableType:
+def _bars(bins: list[dict[str, Any]], tiers: bool) -> RenderableType:
     """A line a bin: its range, a bar in the colours of the tiers, its count."""
     from rich.text import Text
 
@@ -131,30 +132,32 @@ def _bars(bins: list[dict[str, Any]]) -> RenderableType:
         for tier, colour in _COLOURS.items():  # cut at running sums, so that widths add up
             end += line[tier]
             stop = -(-end * _WIDTH // largest)  # any prompt is at least one block
-            text.append("█" * (stop - drawn), style=colour)
+            text.append("█" * (stop - drawn), style=colour if tiers else "")
             drawn = stop
         text.append(f" {line['count']:,}\n" if line["count"] else "\n")
     return text
 
 
-def _lines(figures: dict[str, Any]) -> RenderableType:
+def _lines(figures: dict[str, Any], tiers: bool) -> RenderableType:
     from rich.text import Text
 
     text = Text(f"{figures['prompts']:,} of {figures['of']:,} prompts")
     if not figures["prompts"]:
         return text.append("; none passes the filters")
     text.append(f", mean difficulty {figures['mean']:.3f}, median {figures['median']:.3f}\n")
-    for tier, colour in _COLOURS.items():
+    for tier, colour in _COLOURS.items() if tiers else ():
         count = figures["tiers"][tier]
         text.append(f"{tier} ", style=colour)
         text.append(f"{count:,} ({count / figures['prompts']:.0%})  ")
-    text.append(f"\nseen {figures['seen']:,} ({figures['coverage']:.1%})")
+    text.append("\n" if tiers else "").append(
+        f"seen {figures['seen']:,} ({figures['coverage']:.1%})"
+    )
     if figures["last_step"] is not None:
         text.append(f", {figures['visits']:,} visits, the last in step {figures['last_step'] + 1}")
     return text.append("\n")
 
 
-def _list(rows: Any, of: int) -> RenderableType:
+def _list(rows: Any, of: int, tiers: bool) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
@@ -164,6 +167,7 @@ def _list(rows: Any, of: int) -> RenderableType:
     hidden = {"estimate", "evidence"}
     if "prompt" in rows.column_names:
         hidden |= {"id", "source"}
+    hidden |= set() if tiers else {"tier"}
     names = [name for name in rows.column_names if name not in hidden]
     table = Table(box=None, padding=(0, 1, 0, 0))
     for name in names:

@@ -41,7 +41,7 @@ preset: dare  # grpo is the same trainer without the curriculum, to compare with
 training:
   output_dir: {run}
   system_prompt: {system_prompt}  # math, gsm8k, code or a text of your own; null: the prompt alone
-  max_steps: {max_steps}  # or num_train_epochs
+  max_steps: {max_steps}  # {length_of_run}; or num_train_epochs
   learning_rate: {learning_rate}
   rollout_budget: {budget}  # rollouts a step trains on: {prompts} prompts x 8
   num_generations: 8
@@ -64,6 +64,10 @@ peft:  # without this part all weights are trained, in 16 bytes each
   lora_alpha: 64
   target_modules: all-linear
 """
+_POCKET = (
+    "pocket, the built-in policy, knows chains of arithmetic like 38*7*5 mod 97 alone: on other "
+    "prompts it shows that your parts fit together, and its rewards stay 0"
+)
 _UNREAD = "not read; where columns are not guessed: {path: ..., columns: {prompt: question}}"
 
 
@@ -152,7 +156,8 @@ def init(
         eval_data=f"eval_data: {eval_data}" if eval_data else _NO_EVALUATION,
         reward=reward,
         system_prompt=reward if reward in ("math", "gsm8k", "code") else "null",
-        max_steps=min(200, max(20, steps)),
+        max_steps=(chosen := min(200, max(20, steps))),
+        length_of_run="each prompt about three times" if chosen == steps else "a start",
         learning_rate="3.0e-4" if small else "1.0e-6" if full else "2.0e-5",
         budget=budget,
         prompts=budget // 8,
@@ -161,9 +166,13 @@ def init(
         decoded=128,
     )
     text += (_EVALUATE if eval_data else "") + ("" if small or full else _PEFT)
-    memory = _memory(yaml.safe_load(text.replace("{memory}", "")), gpu)
+    memory, missing = _memory(yaml.safe_load(text.replace("{memory}", "")), gpu)
     path.write_text(text.replace("{memory}", memory), encoding="utf-8")
     typer.echo(f"wrote {out}{f' and {begun}, the reward to fill in' if begun else ''}")
+    if missing:
+        typer.echo(f"without an estimate of memory: {missing}", err=True)
+    if small:
+        typer.echo(_POCKET, err=True)
     typer.echo(
         f"next: dare train {out}{trust} --dry-run; dare train {out}{trust}; dare report {run}"
     )
@@ -173,8 +182,12 @@ def _described(rows: list[dict[str, Any]]) -> str:
     """What was found in the data, as a comment."""
     if not rows:
         return _UNREAD
-    columns = [str(name) for name in rows[0] if name not in ("prompt", "source")]
-    return f"{len(rows):,} rows; reward functions get {', '.join(columns) or 'no column'}"
+    return f"{len(rows):,} rows; reward functions get {_columns(rows)}"
+
+
+def _columns(rows: list[dict[str, Any]]) -> str:
+    """What reward functions can name, beside prompts and completions."""
+    return ", ".join(str(name) for name in rows[0] if name not in ("prompt", "source"))
 
 
 def _begin_reward(reward: str, folder: Any, rows: list[dict[str, Any]]) -> str | None:
@@ -192,14 +205,15 @@ def _begin_reward(reward: str, folder: Any, rows: list[dict[str, Any]]) -> str |
     path = folder / f"{module.replace('.', '/')}.py"
     if path.exists() or "." in module:
         return None
-    names = ", ".join(str(name) for name in rows[0] if name != "prompt") if rows else "of the data"
-    example = f"Columns ({names}) come as lists, one entry a rollout."
+    names = f"({_columns(rows)})" if rows else "of the data"
+    example = f"Columns {names} come as lists, one entry a rollout."
     path.write_text(_REWARD.format(name=function, example=example), encoding="utf-8")
     return str(path)
 
 
-def _memory(recipe: dict[str, Any], gpu: str | None) -> str:
-    """The plan of the recipe in a line a phase, as far as the model's configuration can be had."""
+def _memory(recipe: dict[str, Any], gpu: str | None) -> tuple[str, str]:
+    """The plan of the recipe in a line a phase, and why there is none where the model's
+    configuration cannot be had."""
     from dare.errors import InvalidInput
     from dare.policy.gpus import card_here, card_named
     from dare.policy.memory import usable
@@ -208,13 +222,12 @@ def _memory(recipe: dict[str, Any], gpu: str | None) -> str:
     card = card_here() if gpu is None else card_named(gpu)
     try:
         workload = workload_of(recipe, card=card).workload
-    except InvalidInput:
-        return "# Memory: dare plan shows it, before anything is loaded"
+    except InvalidInput as error:
+        return "# Memory: dare plan shows it, before anything is loaded", str(error)
     limit = None if card is None else usable(card.bytes)
     fits = "" if card is None else f" on one {card.name}"
-    return "\n".join(
-        [f"# Memory{fits} in GB (dare plan has more):", *memory_lines(workload, limit)]
-    )
+    lines = [f"# Memory{fits} in GB (dare plan has more):", *memory_lines(workload, limit)]
+    return "\n".join(lines), ""
 
 
 def _explain(part: str) -> None:

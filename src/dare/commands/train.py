@@ -65,8 +65,8 @@ def train(
         require(not named, "recipe", named, "a run is resumed with its own recipe; leave it out")
         recipe = Path(resume).resolve().name
         kept = load_recipe(str(Path(resume) / "recipe.yaml"))
-        if own_code(kept):  # what it was started with here; a stranger's folder is another matter
-            typer.echo(f"runs code that its recipe names: {', '.join(own_code(kept))}", err=True)
+        if not trust:  # nothing in a folder can prove that it was not a stranger's
+            ask_for_trust(f"{resume}/recipe.yaml", kept)
         settings = change(kept, options)
         for part in ("model", "peft"):
             fix = f"a resumed run goes on with its own ({kept.get(part)!r}); start another run"
@@ -93,6 +93,7 @@ def train(
             return
         # One's own modules and data are found from wherever the run is continued.
         trainer.recipe = located({"modules": str(Path.cwd()), **settings})
+        trainer.runs_own_code = bool(own_code(settings))
         trainer.train(resume_from_checkpoint=True if resume is not None else None)
     folder = trainer.folder.path
     if trainer.resumed_at == trainer.args.max_steps > 0:
@@ -100,7 +101,7 @@ def train(
         return
     if trainer.stopped_by:
         done, steps = trainer.state.global_step, trainer.args.max_steps
-        typer.echo(f"stopped at step {done} of {steps}: dare train --resume {folder}", err=True)
+        typer.echo(f"stopped at step {done} of {steps}: {trainer.how_to_continue()}", err=True)
         raise typer.Exit(128 + trainer.stopped_by)  # as a shell has it
     typer.echo(
         f"done; dare report {folder} shows it: reward and accuracy, which prompts are hard now, "
@@ -198,8 +199,9 @@ def show_plan(trainer: Any) -> None:
         f"{len(plan.prompt_P)} prompts, {plan.fresh_rollouts} rollouts, "
         f"{len(trainer.store)} prompts in all, at most {int(plan.max_tokens_P.max())} tokens each"
     )
-    table = Table("prompt", "level", "tier", "difficulty", "rollouts", "clip", box=None)
-    names = ("easy", "medium", "hard")
+    tiers, names = trainer.settings.tiers, ("easy", "medium", "hard")
+    own = ("tier",) if tiers else ()  # off, all prompts are medium by name alone
+    table = Table("prompt", "level", *own, "difficulty", "rollouts", "clip", box=None)
     prompts = trainer.store.table
     for place in range(min(12, len(plan.prompt_P))):
         row = int(plan.prompt_P[place])
@@ -208,7 +210,7 @@ def show_plan(trainer: Any) -> None:
         table.add_row(
             Text(legible(text[:48])),
             Text(legible(str(prompts.levels[prompts.level_P[row]]))),
-            names[plan.tier_P[place]],
+            *((names[plan.tier_P[place]],) if tiers else ()),
             f"{plan.difficulty_P[place]:.2f}",
             str(int(plan.group_size_P[place])),
             clip,

@@ -138,7 +138,7 @@ def _prompt(value: Any, where: str, raw: Mapping[str, Any]) -> str | list[dict[s
         fix = f"{fix}; it has {column_names(raw)}"
         raise InvalidInput(where, None, fix)
     if isinstance(value, str) and value.strip():
-        return _encodable(value, where)
+        return encodable(value, where)
     if not isinstance(value, list) or not value:
         raise InvalidInput(where, value, "must be a non-empty string or a list of messages")
     turns = []
@@ -147,7 +147,7 @@ def _prompt(value: Any, where: str, raw: Mapping[str, Any]) -> str | list[dict[s
         known = isinstance(turn, Mapping) and {"role", "content"} <= set(turn)
         if not known or not isinstance(turn["role"], str) or not isinstance(turn["content"], str):
             raise InvalidInput(here, turn, "a message has a 'role' and a 'content', both strings")
-        turns.append({"role": turn["role"], "content": _encodable(turn["content"], here)})
+        turns.append({"role": turn["role"], "content": encodable(turn["content"], here)})
     if not problem_text(turns).strip():
         raise InvalidInput(where, value, "has no words")
     return turns
@@ -174,7 +174,7 @@ def _string(value: Any, where: str) -> str | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return _encodable(value, where) if value.strip() else None
+        return encodable(value, where) if value.strip() else None
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         kind = type(value).__name__
         raise InvalidInput(where, value, f"must be a string or a number, not a {kind}")
@@ -194,7 +194,8 @@ def as_level(value: Any, where: str) -> str | None:
     return None if match is None else match[1]
 
 
-def _encodable(text: str, where: str) -> str:
+def encodable(text: str, where: str) -> str:
+    """The text, which every tokenizer and file can take; `where` names it in the error."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

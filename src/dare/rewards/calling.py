@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,19 +82,27 @@ class Rewards:
         """Refuse a function that needs a column that is not there, before anything is generated."""
         known = {"prompts", "completions", "completion_ids", "rewards", *columns}
         known |= {"trainer_state", "log_metric", "log_extra"}
+        for name, parameter in self._parameters():
+            needed = parameter.default is inspect.Parameter.empty
+            if needed and parameter.name not in known:
+                there = ", ".join(sorted(columns)) or "none"
+                fix = f"the data set has no such column; it has {there}"
+                raise InvalidInput(f"{name}({parameter.name})", None, fix)
+
+    def named_columns(self) -> set[str]:
+        """What functions ask for by name, columns of the data among it."""
+        return {parameter.name for _, parameter in self._parameters()}
+
+    def _parameters(self) -> Iterator[tuple[str, inspect.Parameter]]:
+        """(function's name, parameter) of all that can be given by name."""
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         rule = {"success_threshold": self.rule} if callable(self.rule) else {}
         for name, function in {**self._functions, **rule}.items():
             try:
                 parameters = inspect.signature(function).parameters.values()
             except (TypeError, ValueError):
                 continue
-            kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-            for parameter in parameters:
-                needed = parameter.kind in kinds and parameter.default is inspect.Parameter.empty
-                if needed and parameter.name not in known:
-                    there = ", ".join(sorted(columns)) or "none"
-                    fix = f"the data set has no such column; it has {there}"
-                    raise InvalidInput(f"{name}({parameter.name})", None, fix)
+            yield from ((name, one) for one in parameters if one.kind in kinds)
 
     def check_rows(
         self, records: Sequence[Mapping[str, Any]], rows: Sequence[int] | None = None

@@ -58,12 +58,12 @@ class RewardModel:
         return str(self._tokenizer.apply_chat_template([*prompt, *completion], tokenize=False))
 
 
-def named_functions(given: Any) -> list[Any]:
+def named_functions(given: Any, field: str = "reward_funcs") -> list[Any]:
     """The entries as a list, names of functions imported; those of models have a slash or are
     folders, and stay."""
     entries = [given] if callable(given) or isinstance(given, str) else list(given or [])
     return [
-        reward_named(entry, "reward_funcs")
+        reward_named(entry, field)
         if isinstance(entry, str) and "/" not in entry and not Path(entry).is_dir()
         else entry
         for entry in entries

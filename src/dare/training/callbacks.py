@@ -7,15 +7,17 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.utils import gather_object
-from transformers import Trainer, TrainerCallback
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from dare.errors import InvalidInput
-from dare.training.checkpoint import how_to_continue
+from dare.training.from_trl import few_figures
+
+if TYPE_CHECKING:
+    from dare.training.trainer import DareTrainer
 
 
 class StepEnd(TrainerCallback):
@@ -75,6 +77,33 @@ class StopWhenAsked(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
 
+class ShortProgress(ProgressCallback):
+    """transformers' bar, with the few figures of a step that a person reads."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
+        """See TrainerCallback."""
+        super().on_log(args, state, control, few_figures(logs, state.global_step), **others)
+
+
+class ShortPrinter(PrinterCallback):
+    """The same without a bar."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
+        """See TrainerCallback."""
+        super().on_log(args, state, control, few_figures(logs, state.global_step), **others)
+
+
+def print_less(callbacks: list[TrainerCallback]) -> None:
+    """Let transformers' own two print a step's few figures; other callbacks have all of them."""
+    short: dict[type, type[TrainerCallback]] = {
+        ProgressCallback: ShortProgress,
+        PrinterCallback: ShortPrinter,
+    }
+    for place, one in enumerate(callbacks):
+        if type(one) in short:  # not one that a user has derived
+            callbacks[place] = short[type(one)]()
+
+
 @contextlib.contextmanager
 def in_company(processes: int, saved: Callable[[], str]) -> Iterator[None]:
     """One of several processes: where another is lost, a line says so and what is `saved`."""
@@ -100,7 +129,7 @@ def _leave() -> None:
 
 
 @contextlib.contextmanager
-def stop_on_signals(trainer: Trainer) -> Iterator[StopWhenAsked]:
+def stop_on_signals(trainer: DareTrainer) -> Iterator[StopWhenAsked]:
     """On SIGTERM or Ctrl-C finish the step in flight, save, stop and say how to resume.
 
     A second signal stops at once; the newest checkpoint is complete in any case.
@@ -112,7 +141,7 @@ def stop_on_signals(trainer: Trainer) -> Iterator[StopWhenAsked]:
         if callback.asked:
             raise KeyboardInterrupt
         callback.asked = number
-        how = how_to_continue(Path(str(trainer.args.output_dir)))
+        how = trainer.how_to_continue()
         print(f"\nstopping after this step; continue with: {how}", file=sys.stderr)
 
     before: dict[signal.Signals, Any] = {}

@@ -86,10 +86,11 @@ def chosen(run: Path, wanted: str | bool) -> Path | None:
     return path
 
 
-def how_to_continue(run: Path) -> str:
-    """The command, or the call for a run that a script of the user's began."""
+def how_to_continue(run: Path, trust: bool = False) -> str:
+    """The command, or the call for a run that a script of the user's began. With `trust` it runs
+    code that the user has just run."""
     if (run / "recipe.yaml").is_file():
-        return f"dare train --resume {run}"
+        return f"dare train --resume {run}{' --trust' if trust else ''}"
     return f"trainer.train(resume_from_checkpoint=True) and output_dir={str(run)!r}"
 
 

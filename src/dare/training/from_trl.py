@@ -3,7 +3,7 @@ what to use, and figures are logged as TRL logs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -101,6 +101,41 @@ def answer(name: str, value: Any, *, table: Mapping[str, Any] = _CONFIG) -> None
         raise InvalidInput(name, value, fix)
 
 
+MEANT = {
+    "lr": "learning_rate",
+    **dict.fromkeys(("batch_size", "train_batch_size", "bs"), "per_device_train_batch_size"),
+    **dict.fromkeys(("epochs", "num_epochs"), "num_train_epochs"),
+    **dict.fromkeys(("steps", "num_steps", "total_steps", "iterations"), "max_steps"),
+    **dict.fromkeys(
+        ("grad_accum", "grad_acc", "accumulation_steps"), "gradient_accumulation_steps"
+    ),
+    **dict.fromkeys(("group_size", "n", "num_rollouts", "num_samples"), "num_generations"),
+    **dict.fromkeys(
+        ("max_tokens", "max_new_tokens", "max_response_length", "max_length"),
+        "max_completion_length",
+    ),
+    **dict.fromkeys(("kl_coef", "kl_coeff", "kl_beta"), "beta"),
+    **dict.fromkeys(("clip_range", "cliprange", "clip_epsilon", "clip_eps"), "epsilon"),
+    **dict.fromkeys(("grad_clip", "clip_grad", "max_norm"), "max_grad_norm"),
+    "warmup": "warmup_steps",
+    "temp": "temperature",
+    **dict.fromkeys(("out", "out_dir", "save_dir", "folder"), "output_dir"),
+    **dict.fromkeys(("model_name", "model_name_or_path", "model_path"), "model"),
+    **dict.fromkeys(("dataset", "dataset_name", "train_data", "train_dataset"), "data"),
+    **dict.fromkeys(("eval_dataset", "validation_data", "test_data"), "eval_data"),
+    **dict.fromkeys(("reward_funcs", "reward_func"), "reward"),
+    **dict.fromkeys(("logger", "trackers"), "report_to"),
+}
+"""Names that people know settings by from elsewhere, too short or too far to look alike."""
+
+
+def suggest_setting(name: str, known: Iterable[str]) -> str:
+    """`suggest`, which also knows what settings are called elsewhere."""
+    known = list(known)
+    meant = MEANT.get(name.lower())
+    return f"did you mean {meant!r}?" if meant in known else suggest(name, known)
+
+
 def answer_trainer(others: Mapping[str, Any], known: list[str]) -> None:
     """The same for arguments of TRL's trainer."""
     for name, value in others.items():
@@ -118,7 +153,8 @@ def knows_trl(kind: Kind) -> Kind:
         fields = kind.__dataclass_fields__
         for name in [name for name in given if name not in fields]:
             if not is_trls(name):
-                raise InvalidInput(name, given[name], f"is no setting; {suggest(name, fields)}")
+                fix = f"is no setting; {suggest_setting(name, fields)}"
+                raise InvalidInput(name, given[name], fix)
             answer(name, given.pop(name))
         if given.get("loss_type") in _LOSSES:
             fix = "is not built; choose one of grpo, dapo, dr_grpo, cispo"
@@ -161,6 +197,24 @@ def logged(record: Mapping[str, Any], theirs: Container[str] = ()) -> dict[str, 
     if "varied_groups" in flat:
         named["frac_reward_zero_std"] = 1.0 - flat["varied_groups"]
     return named
+
+
+_PRINTED = ("reward", "reward_std", "frac_reward_zero_std", "completions/mean_length", "entropy")
+_LONG = ("curriculum/", "completions/", "clip_ratio/", "rewards/")
+
+
+def few_figures(logs: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """Of a step's logs what fits a line: what a person reads first, and what reward functions
+    logged by names of their own. Other logs are as they were."""
+    if "frac_reward_zero_std" not in logs:
+        return dict(logs)
+    few = {"step": step, **{name: logs[name] for name in _PRINTED if name in logs}}
+    if logs.get("kl"):  # 0 without a KL term
+        few["kl"] = logs["kl"]
+    few |= {"tokens": logs.get("num_tokens"), "seconds": logs.get("step_time")}
+    known = {*_FIGURES.values(), *_PRINTED, "epoch", "total_flos"}
+    own = {k: v for k, v in logs.items() if k not in known and not k.startswith(_LONG)}
+    return few | own
 
 
 def length_figures(length_R: Array, cut_R: Array) -> dict[str, float]:

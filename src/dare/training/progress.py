@@ -35,7 +35,7 @@ class RichProgress(TrainerCallback):
             self._name,
             total=state.max_steps // updates,
             completed=state.global_step // updates,
-            figures="generating ...",
+            figures="generating ..." if state.global_step < state.max_steps else "",
         )
         self._start, self._tokens = time.perf_counter(), None
 

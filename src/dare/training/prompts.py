@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -12,12 +13,14 @@ import numpy as np
 
 from dare.curriculum.prompts import PromptTable
 from dare.curriculum.rollouts import Conditioning
+from dare.data.schema import encodable
 from dare.errors import InvalidInput, require
 from dare.policy.batching import IntArray
 from dare.rewards.math.extract import boxed_answer, marked_answer
 from dare.templates import Message, load_template, template_of
 from dare.templates.encode import encode
 
+_LOG = logging.getLogger(__name__)
 _SHORT, _WORDS = 80, 12  # characters and words of a gold answer, at most
 _AROUND = len("$$\\boxed{}$$")
 
@@ -27,6 +30,8 @@ class PromptStore:
 
     `prompt` is a string or a list of messages. Other columns go to the reward functions as they
     are; `answer`, `tests`, `level` and `source` are used by the curriculum too where present.
+    Repeated prompts are merged, which is told; `judged_by` names columns that rewards read, so that
+    repeats which disagree on one of them are told of too.
     """
 
     def __init__(
@@ -35,6 +40,7 @@ class PromptStore:
         tokenizer: Any,
         system_prompt: str | None = None,
         field: str = "train_dataset",
+        judged_by: Iterable[str] = (),
     ) -> None:
         self._tokenizer, self.template = tokenizer, template_of(system_prompt)
         records = _rows_of(dataset, field)
@@ -55,7 +61,11 @@ class PromptStore:
         self.table = PromptTable.from_records(
             {**row, "prompt": text} for row, text in zip(records, texts, strict=True)
         )
-        self.records = [records[row] for row in self.table.dataset_row_P.tolist()]
+        kept = self.table.dataset_row_P.tolist()
+        self.records = [records[row] for row in kept]
+        if self.table.report.duplicates:
+            names = {"answer", *judged_by} - {"prompt", "level", "source"}
+            _tell_of_repeats(field, records, texts, set(kept), sorted(names))
         self._tokens: dict[int, IntArray] = {}
         self._solutions: dict[int, np.ndarray[Any, Any]] = {}
         self._digits: dict[int, bool] = {}
@@ -213,7 +223,7 @@ def _checked(row: Mapping[str, Any], where: str, answered: bool) -> str:
         except Exception as error:
             fix = f"cannot be read as text ({error!r})"
             raise InvalidInput(f"{where}[{name!r}]", type(value).__name__, fix) from error
-        _encodable(text, f"{where}[{name!r}]")
+        encodable(text, f"{where}[{name!r}]")
         if name == "answer" and value is None and row.get("tests"):
             continue  # a program's row among those with answers
         if name == "answer" and answered and (not text.strip() or _is_missing(value, text)):
@@ -222,7 +232,7 @@ def _checked(row: Mapping[str, Any], where: str, answered: bool) -> str:
     prompt, where = row.get("prompt"), f"{where}['prompt']"
     if isinstance(prompt, str):
         require(prompt.strip(), where, prompt, "has no words; drop the row")
-        return _encodable(prompt, where)
+        return encodable(prompt, where)
     turns = prompt if isinstance(prompt, list) else []
     fits = [
         isinstance(turn, Mapping) and all(isinstance(turn.get(k), str) for k in ("role", "content"))
@@ -233,20 +243,36 @@ def _checked(row: Mapping[str, Any], where: str, answered: bool) -> str:
     spoken = any(turn["content"].strip() for turn in turns) and all(t["role"] for t in turns)
     require(spoken, where, prompt, "has no words, or nobody who says them; drop the row")
     for turn in turns:
-        _encodable(turn["role"] + turn["content"], where)
+        encodable(turn["role"] + turn["content"], where)
     return json.dumps([[turn["role"], turn["content"]] for turn in turns])
+
+
+def _tell_of_repeats(
+    field: str,
+    records: Sequence[Mapping[str, Any]],
+    texts: Sequence[str],
+    kept: set[int],
+    names: Sequence[str],
+) -> None:
+    """A line for rows that were merged, and one for those that disagree on a column of `names`."""
+    merged = f"{field}: {len(records):,} rows have {len(kept):,} prompts; repeats are merged"
+    _LOG.warning("%s", merged)
+    keys = [(str(row.get("source") or ""), text) for row, text in zip(records, texts, strict=True)]
+    row_of = {keys[place]: place for place in kept}
+    found = list[str]()
+    for place, row in enumerate(records):
+        counts = row_of[keys[place]]
+        for name in names if counts != place else ():
+            if _bare(row.get(name)) != _bare(records[counts].get(name)):
+                found.append(f"row {place} has another {name} than row {counts}, which counts")
+                break
+    if found:
+        more = f", and {len(found) - 3:,} more" if len(found) > 3 else ""
+        told = f"{field}: one prompt, several answers: {'; '.join(found[:3])}{more}"
+        _LOG.warning("%s (rows count from 0); drop the wrong ones", told)
 
 
 def _is_missing(value: Any, text: str) -> bool:
     """Whether an answer is what pandas, NumPy and others have for none, or holds nothing."""
     none = text.lower() in ("nan", "<na>", "nat", "tensor(nan)", "b''", "[none]")
     return not isinstance(value, str) and (none or (hasattr(value, "__len__") and not len(value)))
-
-
-def _encodable(text: str, where: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        bad = text[error.start : error.end]
-        raise InvalidInput(where, bad, "has half of a character (a lone surrogate)") from None
-    return text

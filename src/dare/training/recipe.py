@@ -21,7 +21,7 @@ from dare.errors import InvalidInput, require, suggest
 from dare.report.text import load_yaml
 from dare.rewards.model import named_functions
 from dare.training.config import FAMILIAR, DareConfig, first_line
-from dare.training.from_trl import answer, is_trls
+from dare.training.from_trl import MEANT, answer, is_trls, suggest_setting
 from dare.training.trainer import DareTrainer
 
 PARTS = {
@@ -129,7 +129,11 @@ def _elsewhere(key: str, known: Iterable[str]) -> str:
     inside = [name for name in settings if name.split(".")[0] == key or name.endswith(f".{key}")]
     if inside:
         return f"belongs under `curriculum:`, as {' or '.join(inside[:3])}"
-    return f"is no setting; {suggest(key, known)}"
+    meant = MEANT.get(key)
+    for part, names in places.items():
+        if meant in names:
+            return f"is no setting; did you mean {meant!r}, under `{part}:`?"
+    return f"is no setting; {suggest_setting(key, known)}"
 
 
 def _checked(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,7 +195,7 @@ def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
                 answer(plain, yaml.safe_load(text))
                 continue
             every = [*_PARTS, *fields, *settings]
-            raise InvalidInput(f"--{name}", text, f"is no setting; {suggest(plain, every)}")
+            raise InvalidInput(f"--{name}", text, f"is no setting; {suggest_setting(plain, every)}")
     return changed
 
 
@@ -236,7 +240,7 @@ def build(recipe: Mapping[str, Any], **kwargs: Any) -> DareTrainer:
     """The trainer of a recipe."""
     args = config_of(recipe)
     reward = recipe.get("reward", "boxed")
-    reward = named_functions(reward)  # what cannot be imported is found before data and model
+    reward = named_functions(reward, "reward")  # before data and model are looked for
     peft = None
     if recipe.get("peft"):
         from peft import LoraConfig

@@ -51,7 +51,13 @@ from dare.rewards.model import reward_functions
 from dare.state import load_state, save_state
 from dare.templates.encode import OPTIONS
 from dare.training import checkpoint
-from dare.training.callbacks import StepEnd, WholeSteps, in_company, stop_on_signals
+from dare.training.callbacks import (
+    StepEnd,
+    WholeSteps,
+    in_company,
+    print_less,
+    stop_on_signals,
+)
 from dare.training.collect import KNOBS, Collector, Phases
 from dare.training.config import DareConfig, first_line
 from dare.training.evaluate import evaluate_policy
@@ -128,7 +134,8 @@ class DareTrainer(Trainer):
         context = context_of(model)
 
         def store_of(dataset: Any, field: str) -> PromptStore:
-            store = PromptStore(dataset, processing_class, args.system_prompt, field)
+            read = self.rewards.named_columns()
+            store = PromptStore(dataset, processing_class, args.system_prompt, field, read)
             columns = [name for name in store.records[0] if name != "prompt"]
             self.rewards.check_columns(columns)
             store.check_lengths(context, self.settings.max_tokens)
@@ -154,6 +161,7 @@ class DareTrainer(Trainer):
                 callbacks=callbacks,
                 optimizers=optimizers,
             )
+        print_less(self.callback_handler.callbacks)
         # Trainer makes the folder; what is refused from here on must leave none behind.
         remove_empty(Path(str(args.output_dir)).resolve(), there)
         if Version(transformers.__version__) < Version("5.19.0"):
@@ -203,6 +211,8 @@ class DareTrainer(Trainer):
         self._begun = False
         self.recipe: dict[str, Any] | None = None
         """Kept in the folder where there is one, so that --resume needs nothing else."""
+        self.runs_own_code = False
+        """Whether the recipe names code, which --resume runs with --trust alone."""
         self.stopped_by = self.resumed_at = 0
         """The signal that ended the last call of `train` before its last step; 0 without one."""
         self.add_callback(StepEnd(self.finish_update, begin=self._begin))
@@ -227,6 +237,10 @@ class DareTrainer(Trainer):
         }
         if self.store.solutions and not self.store.had_answers:
             _LOG.warning("column 'solution' is taken for %s", taken[self.store.solutions])
+
+    def how_to_continue(self) -> str:
+        """The command or the call that goes on with this run."""
+        return checkpoint.how_to_continue(self.folder.path, self.runs_own_code)
 
     def quiet(self) -> None:
         """Drop the callbacks of transformers that print; a progress bar of your own stays."""
@@ -350,7 +364,7 @@ class DareTrainer(Trainer):
         kept = checkpoint.newest(self.folder.path)
         if kept is None:
             return "there is no checkpoint yet that could be read"
-        return f"{kept} is intact: continue with {checkpoint.how_to_continue(self.folder.path)}"
+        return f"{kept} is intact: continue with {self.how_to_continue()}"
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """A clock: one tick a micro-batch. What a step trains on is planned when it begins."""
@@ -777,9 +791,7 @@ class DareTrainer(Trainer):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         if self.is_fsdp_enabled and state_dict is not None:
-            once = {name for name, _ in self._bare_model().named_parameters()}
-            every = self._bare_model().named_parameters(remove_duplicate=False)
-            twice = {name for name, _ in every} - once  # gathered, tied weights do not look it
+            twice = self._tied()  # gathered, they do not look it
             state_dict = {name: one for name, one in state_dict.items() if name not in twice}
         super()._save(output_dir, state_dict)
 
@@ -800,6 +812,19 @@ class DareTrainer(Trainer):
 
         with self._as_one_process(optimizer=SimpleNamespace(load_state_dict=load)):
             super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """A private method of Trainer: tied weights are saved once, and it warns of the second."""
+        missing = [name for name in load_result.missing_keys if name not in self._tied()]
+        super()._issue_warnings_after_load(
+            SimpleNamespace(missing_keys=missing, unexpected_keys=load_result.unexpected_keys)
+        )
+
+    def _tied(self) -> set[str]:
+        """Names of weights that are another's too."""
+        once = {name for name, _ in self._bare_model().named_parameters()}
+        every = self._bare_model().named_parameters(remove_duplicate=False)
+        return {name for name, _ in every} - once
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         if not self.is_fsdp_enabled:
