@@ -260,6 +260,30 @@ def test_a_run_that_has_just_begun_says_what_is_missing(tmp_path: Path, browser)
     page.context.close()
 
 
+def test_a_short_run_without_tiers_has_whole_steps_and_no_tiers(
+    tmp_path: Path, synthetic: Any, visit: Any
+) -> None:
+    synthetic.synthesise(tmp_path / "run", steps=4, prompts=40, drawn=8, words=5)
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text("utf-8").replace("tiers: true", "tiers: false"), "utf-8")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    records = [json.loads(line) for line in metrics.read_text("utf-8").splitlines()]
+    held = [json.dumps({**one, "reward_medium": 0.5, "rollouts_hinted": 0}) for one in records]
+    metrics.write_text("\n".join(held) + "\n", "utf-8")
+    write_report([str(tmp_path / "run")], tmp_path / "report.html")
+    page = visit((tmp_path / "report.html").as_uri(), width=1280)
+    synthetic.draw_all(page)
+    ticks = "[data-block='{}'] .xtick text"
+    assert page.locator(ticks.format("curve-reward")).all_text_contents() == ["1", "2", "3", "4"]
+    assert page.locator(ticks.format("heatmap")).all_text_contents() == ["1", "2", "3", "4"]
+    assert page.locator("[data-block='curve-reward_medium']").count() == 0
+    assert page.locator("[data-block='curve-rollouts_hinted']").count() == 0
+    assert not page.locator("[data-filter=tier]").is_visible()
+    badges = page.locator("section#rollouts .sample .badge").all_inner_texts()
+    assert badges
+    assert not {"easy", "medium", "hard"} & set(badges)
+
+
 def test_flat_curves_and_shares_have_possible_axes(page: Any) -> None:
     """Plotly would show a flat 0 between -1 and 1, and shares beyond 0 to 100 %."""
     source = resources.files("dare").joinpath("report", "assets", "plots.js").read_text("utf-8")

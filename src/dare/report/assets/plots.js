@@ -87,6 +87,11 @@ function figure(block, hidden) {
   const stacked = block.traces.some((trace) => trace.stackgroup);
   const ends = stacked ? block.share && [0, 1] : reach(data, block.share);
   if (ends) layout.yaxis.range = ends;
+  if (!block.x && state.axis === "step") { // there is no step 1.5
+    const along = data.flatMap((trace) => trace.x || []);
+    const ends = [Math.min, Math.max].map((end) => along.reduce((a, b) => end(a, b), along[0]));
+    if (ends[1] - ends[0] <= 8) Object.assign(layout.xaxis, { tick0: 0, dtick: 1 });
+  }
   for (const key of ["xaxis", "yaxis"]) Object.assign(layout[key], block.layout[key] || {});
   layout.shapes = (block.layout.shapes || []).map((shape) => (
     { ...shape, line: { ...shape.line, color: theme.text } }));

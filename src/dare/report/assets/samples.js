@@ -24,16 +24,19 @@ function samplesElement(block) {
     clearTimeout(waiting);
     waiting = setTimeout(() => { filters.text = search.value; most = PAGE; show(); }, 120);
   };
+  const tier = choice("tier", "Tier", { all: "all tiers", easy: "easy", medium: "medium", hard: "hard" });
   const show = () => {
-    const found = sorted(held.rows.filter((row) => passes(row, filters, held.median)), filters.order);
+    tier.hidden = !held.tiers; // off, all prompts are medium by name alone
+    const wanted = held.tiers ? filters : { ...filters, tier: "all" };
+    const found = sorted(held.rows.filter((row) => passes(row, wanted, held.median)), filters.order);
     count.textContent = `${found.length.toLocaleString("en")} of ${held.rows.length.toLocaleString("en")} match`;
-    list.replaceChildren(...found.slice(0, most).map(sampleElement));
+    list.replaceChildren(...found.slice(0, most).map((row) => sampleElement(row, held.tiers)));
     more.hidden = found.length <= most;
   };
   more.onclick = () => { most += PAGE; show(); };
   const root = h("div", { class: "block wide", "data-block": block.id }, caption,
     h("div", { class: "filters" },
-      choice("tier", "Tier", { all: "all tiers", easy: "easy", medium: "medium", hard: "hard" }),
+      tier,
       choice("outcome", "Outcome", { all: "right and wrong", right: "right", wrong: "wrong", none: "not scored" }),
       choice("length", "Length", { all: "any length", short: "short", long: "long", cut: "cut off" }),
       choice("kind", "Kind of rollout", { all: "with and without help", ...KINDS }),
@@ -70,14 +73,14 @@ function sorted(rows, order) {
   return rows.sort((a, b) => keys[order](a) - keys[order](b));
 }
 
-function sampleElement(row) {
+function sampleElement(row, tiers) {
   const key = [row.step, row.id, row.kind, row.tokens, row.reward].join(" ");
   const dot = h("i", { "data-colour": row.tier });
   dot.style.background = colour(row.tier);
   const result = outcome(row);
   const words = { right: "\u2713 right", wrong: row.reward > 0 ? `${row.reward} reward` : "\u2717 wrong", none: "not scored" };
   const badge = (text, kind = "") => h("span", { class: `badge ${kind}` }, text);
-  const parts = [h("span", { class: "badge" }, dot, row.tier), badge(words[result], result)];
+  const parts = [...(tiers ? [h("span", { class: "badge" }, dot, row.tier)] : []), badge(words[result], result)];
   if (row.kind !== "plain") parts.push(badge(KINDS[row.kind]));
   if (row.cut) parts.push(badge("cut off"));
   const facts = `step ${row.step} \u00b7 ${row.tokens ?? "?"} tokens \u00b7 difficulty ${row.difficulty?.toFixed(2) ?? "?"}`;

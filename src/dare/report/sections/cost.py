@@ -82,7 +82,7 @@ def _memory(run: RunData, place: int, axes: Axes) -> list[Block]:
         return [note("Memory: metrics.jsonl has no memory_mb.")]
     trace = line(axes.thin(place, found), axes.of(place), "main", "peak")
     caption = "Peak so far: of the GPU where one is used, otherwise of the process."
-    more = {"yaxis": {"rangemode": "tozero"}}
+    more = {"yaxis": {"rangemode": "tozero", "tickformat": ",.0f"}}
     return [plot("memory", "Memory", caption, [trace], y="MB", height=340, layout=more)]
 
 

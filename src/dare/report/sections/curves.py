@@ -10,6 +10,7 @@ import numpy as np
 from dare.evaluation.intervals import wilson
 from dare.report.axes import Axes
 from dare.report.blocks import Block, Trace, line, note, numbers, plot, section
+from dare.report.difficulty import TIERS
 from dare.report.folder import RunData
 from dare.report.lines import values
 from dare.report.text import legible
@@ -89,6 +90,12 @@ _SHOWN_ELSEWHERE = {
 }
 
 
+_TREATMENTS = (
+    *("rollouts_plain", "rollouts_think_longer", "rollouts_hinted", "shaping_share"),
+    *("reward_plain", "reward_think_longer", "reward_hinted"),
+)
+
+
 def curves(runs: Sequence[RunData], colours: Sequence[str], axes: Axes) -> dict[str, Any]:
     """A plot a metric, a line a run; runs of one colour differ in their dashes."""
     intro = (
@@ -120,6 +127,9 @@ def _curve(
         found = values(run.metrics, curve.key)
         known = found[np.isfinite(found)]
         if not len(known) or (curve.key in _ZERO_IS_NOTHING and not known.any()):
+            continue
+        of_tiers = curve.key in _TREATMENTS or curve.key.endswith(tuple(f"_{t}" for t in TIERS))
+        if of_tiers and run.curriculum("tiers") is False:  # the same as over all, or nothing
             continue
         y = axes.thin(place, found)
         smooth = curve.key != "learning_rate"

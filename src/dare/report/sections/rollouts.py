@@ -22,7 +22,7 @@ _KINDS = ("plain", "think_longer", "hinted")
 
 def rollouts(runs: Sequence[RunData]) -> dict[str, Any]:
     """A browser of each run's samples."""
-    intro = "What the policy wrote, a few rollouts a tier and step. Select one to read it."
+    intro = "What the policy wrote, a few rollouts a step. Select one to read it."
     share = CHARACTERS // max(len(runs), 1)
     return section("rollouts", "Rollouts", intro, by_run=[_browser(run, share) for run in runs])
 
@@ -42,11 +42,14 @@ def _browser(run: RunData, room: int) -> list[Block]:
     caption = f"{len(chosen):,} of {len(run.samples):,} samples, evenly over steps."
     if len(chosen) == len(run.samples):
         caption = f"All {len(chosen):,} samples of the run."
+    tiers = run.curriculum("tiers") is not False
+    of_tier = " of the tier" if tiers else ""
     return [
         {
             "kind": "samples",
             "id": "samples",
-            "caption": caption + " Long and short are held against the median of the tier.",
+            "caption": caption + f" Long and short are held against the median{of_tier}.",
+            "tiers": tiers,
             "median": middle,
             "rows": [_row(line) for line in chosen],
         }
