@@ -24,6 +24,7 @@ from dare.report.png import screenshot
 from dare.study.compare import compare_runs
 from dare.study.output import write_comparison
 from dare.study.runs import load_runs
+from dare.study.scores import spread, spread_of_gain
 from dare.study.tables import Table, grid_table, show, summary_tables
 
 HALF = float(stats.t.ppf(0.975, 1)) * 0.05
@@ -64,7 +65,7 @@ def test_figures_are_those_worked_out_by_hand(figures):
         assert fast[key] == [2.0, 2.0, 2.0]
         assert grpo[key] == [1.0, 1.0, 1.0]
     assert fast["over"] == "seeds"
-    assert fast["accuracy"] == pytest.approx([0.85, 0.85 - HALF, 0.85 + HALF])
+    assert fast["accuracy"] == pytest.approx([0.85, 0.85 - HALF, 1.0])  # cut at what a rate can be
     assert fast["gain"] == pytest.approx([0.2, 0.2, 0.2])
     assert grpo["auc"] == pytest.approx([0.45, 0.45 - HALF, 0.45 + HALF])
     # trapezia of 0.2, 0.4, 0.6, 0.7, 0.8, and the same shifted by 0.1
@@ -134,6 +135,14 @@ def test_problems_enter_the_interval_where_runs_kept_them(tmp_path):
     alone = student(own.mean(axis=1).tolist())
     assert fast["accuracy"][2] - fast["accuracy"][1] > 1.3 * (alone.high - alone.low)
     assert "over seeds and problems" in summary_tables(figures)[0].title
+
+
+def test_an_interval_of_an_accuracy_holds_no_impossible_ones():
+    mean, low, high = spread(np.array([[0.9], [0.98]]))
+    assert (mean, high) == (pytest.approx(0.94), 1.0)
+    assert 0.0 < low < 0.9
+    assert spread(np.array([[0.01], [0.09]])).low == 0.0
+    assert spread_of_gain(np.array([[0.9], [0.1]]), np.array([[0.1], [0.9]])).low < -1.0  # a gain
 
 
 def test_one_seed_each_is_compared_problem_by_problem(tmp_path):
@@ -222,7 +231,7 @@ def test_a_comparison_is_written_in_every_format(figures, tmp_path, monkeypatch)
         "compare.html",
     }
     text = {name: (tmp_path / "out" / name).read_text("utf-8") for name in names}
-    assert "| fast | 0.850 [0.215, 1.485] |" in text["compare.md"]
+    assert "| fast | 0.850 [0.215, 1.000] |" in text["compare.md"]
     assert r"S\_$\tau$" in text["compare.tex"]
     assert text["compare.tex"].count(r"\begin{table}") == 6
     rows = list(csv.DictReader(io.StringIO(text["runs.csv"])))

@@ -23,7 +23,7 @@ def one_run(
     recipe: dict[str, Any], folder: Path, token_budget: int | None = None
 ) -> tuple[DareTrainer, dict[str, Any]]:
     """Train one preset; returns the trainer and its curves, read back from the run folder."""
-    callbacks = [RichProgress(str(recipe["preset"]))]
+    callbacks = [RichProgress(str(recipe["preset"]), tokens=token_budget)]
     settings = dict(recipe)
     if token_budget is not None:
         # The budget ends the run; steps only bound a method that generates hardly anything, as

@@ -40,7 +40,17 @@ def over(seeds: int, problems: int) -> str:
 
 
 def spread(value_SxP: Array) -> Interval:
-    """Mean and interval over whatever there are several of: seeds, problems, or both."""
+    """Mean and interval of a rate over whatever there are several of: seeds, problems, or both.
+
+    Its ends are cut to what a rate can be: two seeds alone reach far beyond.
+    """
+    mean, low, high = _spread(value_SxP)
+    if low is None or high is None or value_SxP.min() < 0.0 or value_SxP.max() > 1.0:
+        return Interval(mean, low, high)
+    return Interval(mean, max(low, 0.0), min(high, 1.0))
+
+
+def _spread(value_SxP: Array) -> Interval:
     seeds, problems = value_SxP.shape
     if not seeds or np.isnan(value_SxP).any():
         return NOTHING
@@ -54,4 +64,4 @@ def spread_of_gain(own_SxP: Array, base_SxP: Array) -> Interval:
     seeds, problems = own_SxP.shape
     if seeds == 1 and problems > 1:
         return paired_difference(own_SxP[0], base_SxP[0])
-    return spread(own_SxP - base_SxP)
+    return _spread(own_SxP - base_SxP)

@@ -11,10 +11,14 @@ from transformers import TrainerCallback
 
 
 class RichProgress(TrainerCallback):
-    """One bar a run; add it to a trainer's callbacks and set disable_tqdm=True."""
+    """One bar a run; add it to a trainer's callbacks and set disable_tqdm=True. With `tokens`, a
+    budget of generated ones ends the run, and its steps only bound it."""
 
-    def __init__(self, name: str = "train", console: Console | None = None) -> None:
+    def __init__(
+        self, name: str = "train", console: Console | None = None, tokens: int | None = None
+    ) -> None:
         self._name, self._console = name, console
+        self._budget, self._generated = tokens, 0
         self._bar: Progress | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -55,7 +59,7 @@ class RichProgress(TrainerCallback):
         def ours(name: str) -> Any:
             return logs.get(f"curriculum/{name}", 0)
 
-        total = ours("generated_tokens_total")
+        total = self._generated = ours("generated_tokens_total")
         if self._tokens is None:
             self._tokens = total - ours("generated_tokens")
         speed = (total - self._tokens) / max(time.perf_counter() - self._start, 1e-9)
@@ -71,7 +75,11 @@ class RichProgress(TrainerCallback):
         if self._bar is not None:
             updates = args.updates_per_generation
             done, total = state.global_step // updates, state.max_steps // updates
-            if done < total:
+            if self._budget is not None and self._generated >= self._budget:
+                self._bar.update(self._task, total=done, completed=done)
+                told = f"all {self._generated:,} tokens are generated after step {done}"
+                self._bar.console.print(f"{self._name}: {told}")
+            elif done < total:
                 self._bar.console.print(f"{self._name}: stopped after step {done} of {total}")
             self._bar.stop()
             self._bar = None
