@@ -278,6 +278,9 @@ def test_a_short_run_without_tiers_has_whole_steps_and_no_tiers(
     assert page.locator(ticks.format("heatmap")).all_text_contents() == ["1", "2", "3", "4"]
     assert page.locator("[data-block='curve-reward_medium']").count() == 0
     assert page.locator("[data-block='curve-rollouts_hinted']").count() == 0
+    heads = page.locator("[data-block='level-table'] th").all_inner_texts()
+    assert heads[:4] == ["level", "prompts", "seen", "difficulty"]
+    assert "medium" not in heads
     assert not page.locator("[data-filter=tier]").is_visible()
     badges = page.locator("section#rollouts .sample .badge").all_inner_texts()
     assert badges

@@ -224,10 +224,11 @@ def _level_table(run: RunData, kept: list[str], level_P: Array) -> Block:
     assert run.table is not None
     value, tier = difficulty.column(run.table, "difficulty"), difficulty.column(run.table, "tier")
     visits = difficulty.column(run.table, "visits")
+    tiers = () if run.curriculum("tiers") is False else TIERS
     rows = []
     for name in kept:
         part = level_P == name
-        mix = [percent(float((tier[part] == one).mean())) for one in TIERS]
+        mix = [percent(float((tier[part] == one).mean())) for one in tiers]
         mean = f"{value[part].mean():.3f}"
         rows.append(
             [
@@ -243,6 +244,6 @@ def _level_table(run: RunData, kept: list[str], level_P: Array) -> Block:
         "level-table",
         "Levels now",
         caption,
-        ["level", "prompts", "seen", "difficulty", *TIERS],
+        ["level", "prompts", "seen", "difficulty", *tiers],
         rows,
     )
