@@ -57,6 +57,8 @@ def test_tiers_are_shown_where_they_are_on(run: Path) -> None:
         page = call(str(run))
         assert ("medium" in page, "tier" in page) == (shown, shown)
         assert "\nseen " in page
+    with pytest.raises(InvalidInput, match="tiers are off"):
+        call(str(run), "--tier", "hard")
     for text in ("", "[]", "{", "curriculum: 3"):  # a run that does not say
         (run / "config.yaml").write_text(text)
         assert "medium" in call(str(run))

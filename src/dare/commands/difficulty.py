@@ -47,6 +47,9 @@ def difficulty(
     wanted = Filter(tier or (), source or (), level or (), seen, least, most)
     require(limit >= 0, "--limit", limit, "must not be negative")
     folder = Path(run)
+    if tier and folder.is_dir():
+        fix = "tiers are off in this run; choose by difficulty, as in --min 0.8"
+        require(has_tiers(folder), "--tier", ", ".join(tier), fix)
     if watch:
         require(not json and out is None, "--watch", True, "goes with neither --json nor --out")
         require(every > 0, "--every", every, "must be positive")
