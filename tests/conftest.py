@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from hypothesis import settings
 
 # The matrices are tiny: more threads would only wait for each other, at twice the time.
