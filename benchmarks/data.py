@@ -80,7 +80,7 @@ def child(source: str, exam: str, sets: str, out: str) -> None:
 
 
 def _local(folder: Path) -> str:
-    from dare.data.evaluation_sets import load_sets
+    from dare.data.contamination import load_sets
 
     return ",".join(load_sets("all", folder).counts)
 

@@ -31,7 +31,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from dare.policy.embed import embed_prompts
 from dare.study.estimator_runs import run_estimators
 from dare.study.estimators import Measurement
-from dare.study.fresh import fresh_rollouts
+from dare.study.single import fresh_rollouts
 from dare.teacher.fitting import FitSettings, fit_teacher
 from dare.teacher_file import PROBES, SavedHead, load_head, save_head
 from dare.training.recipe import build

@@ -28,7 +28,7 @@ from dare.curriculum.estimators import (
     PreviousEstimator,
 )
 from dare.curriculum.estimators.dare import LiveEstimator
-from dare.evaluation.student import student
+from dare.evaluation.intervals import student
 from dare.simulation.tabular import TabularPolicy
 
 GROUP = 8

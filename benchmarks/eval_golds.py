@@ -24,8 +24,7 @@ from dare.errors import InvalidInput
 from dare.evaluation.benchmarks import Benchmark, benchmark, benchmark_names
 from dare.evaluation.problems import Problem, load_problems
 from dare.evaluation.responses import ResponseFile
-from dare.evaluation.run import evaluate
-from dare.evaluation.scoring import score
+from dare.evaluation.run import evaluate, score
 from dare.evaluation.sources import FromFile
 
 SAVED = {

@@ -23,7 +23,7 @@ from scipy import stats
 from dare.curriculum.arrays import Array
 from dare.curriculum.estimators import Measured, Outcome
 from dare.curriculum.estimators.dare import LiveEstimator
-from dare.evaluation.student import student
+from dare.evaluation.intervals import student
 
 GROUP, A_STEP, AT = 8, 32, (128, 256, 512, 1024)
 EDGES = np.linspace(0.0, 1.0, 6)

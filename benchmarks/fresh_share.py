@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from dare.curriculum.arrays import Array
-from dare.evaluation.student import student, t_quantile
-from dare.study.runs import Run, by_method, load_runs
+from dare.evaluation.intervals import student, t_quantile
+from dare.runs.methods import Run, by_method, load_runs
 
 SPENT = ("generated", "trained", "refreshed")
 PLACES = 2001

@@ -39,8 +39,9 @@ from safetensors.numpy import load_file
 
 import dare.state
 from dare import cli, tasks
-from dare.training import DareTrainer, checkpoint
-from dare.training.run_folder import FILES
+from dare.runs import checkpoint
+from dare.runs.folder import FILES
+from dare.training import DareTrainer
 
 TIMING = ("seconds", "time", "memory_mb")
 PATIENCE_S = 180.0  # after which a process counts as hanging

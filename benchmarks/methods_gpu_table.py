@@ -23,7 +23,7 @@ import numpy as np
 from methods_gpu_data import read_lines
 from numpy.typing import NDArray
 
-from dare.evaluation.student import Interval, student, two_way
+from dare.evaluation.intervals import Interval, student, two_way
 
 Array = NDArray[np.float64]
 

@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dare.evaluation.student import student
-from dare.study.arms import arms_of
-from dare.study.methods import Study
+from dare.evaluation.intervals import student
+from dare.runs.methods import Run, by_method, load_runs
+from dare.study.methods import Study, arms_of
 from dare.study.metrics import mean_of, reached, seconds
-from dare.study.runs import Run, by_method, load_runs
-from dare.study.study_progress import StudyProgress
+from dare.study.runner import StudyProgress
 
 PRESETS = ("grpo", "paper", "dare")
 

@@ -35,8 +35,8 @@ import pyarrow.parquet
 import yaml
 
 from dare.curriculum.landscape import landscape_record
-from dare.report.difficulty import TIERS
 from dare.report.document import write_report
+from dare.runs.difficulty import TIERS
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 ARGUMENTS = (

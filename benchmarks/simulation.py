@@ -25,7 +25,7 @@ from rich.progress import track
 from rich.table import Table
 
 from dare.config import CurriculumConfig
-from dare.evaluation.student import student
+from dare.evaluation.intervals import student
 from dare.simulation import SimulatedLearner, simulate
 from dare.study.tables import show as within
 

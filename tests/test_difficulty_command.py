@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from dare import InvalidInput
 from dare.commands.difficulty import difficulty, look, watch_table
-from dare.report.difficulty import Filter, read
-from dare.training.run_folder import RunFolder
+from dare.runs.difficulty import Filter, read
+from dare.runs.folder import RunFolder
 
 app = typer.Typer()
 app.command()(difficulty)

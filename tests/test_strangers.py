@@ -16,7 +16,7 @@ import yaml
 import dare
 import tiny
 from dare import cli
-from dare.report.text import load_yaml
+from dare.runs.files import load_yaml
 from dare.training.recipe import own_code
 
 HOSTILE = "[/b]\x1b[31m[bold]"

@@ -8,7 +8,6 @@ prompt of the same width shows at once.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +15,11 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from dare.curriculum.teacher_head import Array, TeacherHead
 from dare.errors import InvalidInput, require
+from dare.runs.files import write_whole
 
 FORMAT = "dare-teacher-1"
 PROBES = ("3+4*2=", "What is 7 + 5? Explain.", "Let x^2 = 49 with x < 0. Find x.")
@@ -65,7 +65,6 @@ class SavedHead:
 def save_head(saved: SavedHead, path: str | Path) -> None:
     """Write the file as a whole or not at all."""
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     arrays = {k: np.ascontiguousarray(v) for k, v in saved.head.params.items()}
     if saved.probes is not None:
         arrays["probes"] = np.ascontiguousarray(saved.probes, dtype=np.float32)
@@ -76,12 +75,7 @@ def save_head(saved: SavedHead, path: str | Path) -> None:
         "tau": repr(saved.head.tau),
         "about": json.dumps(saved.about, allow_nan=False),
     }
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        save_file(arrays, temporary, metadata=meta)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(target, save(arrays, metadata=meta))
 
 
 def load_head(path: str | Path, name: str = "estimator.teacher") -> SavedHead:

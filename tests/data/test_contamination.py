@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from dare.data import read_rows
-from dare.data.contamination import Decontaminator, Problem
-from dare.data.evaluation_sets import load_sets
+from dare.data.contamination import Decontaminator, Problem, load_sets
 from dare.data.normal import normal_form, words
 from dare.errors import InvalidInput
 

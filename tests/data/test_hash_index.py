@@ -4,9 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dare.data.hash_index import HashIndex
 from dare.data.normal import key_of
-from dare.data.repeats import Repeats
+from dare.data.repeats import HashIndex, Repeats
 
 
 @settings(max_examples=60, deadline=None)

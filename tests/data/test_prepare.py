@@ -292,7 +292,7 @@ def test_a_recipe_of_your_own(tmp_path):
     for text, message in (
         ("sources: [{name: a, path: x.jsonl, tak: 3}]", "did you mean 'take'"),
         ("sources: [{name: a, path: x.jsonl, columns: {promt: q}}]", "did you mean 'prompt'"),
-        ("sources: [{name: a, path: x.jsonl, by: magic}]", "ngrams, text, none"),
+        ("sources: [{name: a, path: x.jsonl, by: magic}]", "choose one of ngrams, none, text"),
         ("sources: [{name: a, path: x.jsonl, take: 0}]", "positive"),
         ("sources: [{name: a}]", "needs a path"),
         ("sources: [{name: a, path: x.jsonl}, {name: a, path: y.jsonl}]", "two sources"),

@@ -14,8 +14,8 @@ import pytest
 import tiny
 from dare.curriculum.arrays import keyed_rng
 from dare.curriculum.rollouts import Finish
-from dare.evaluation.answers import Drawing, Respondent
 from dare.evaluation.benchmarks import Benchmark, benchmark
+from dare.evaluation.sources import Drawing, Respondent
 from dare.policy.generate import Generated, GenerationRequest
 from dare.policy.score import Sampling
 

@@ -15,9 +15,8 @@ from eval_worlds import DATA, ROOT, needs_data, sums
 
 from dare.errors import InvalidInput
 from dare.evaluation.benchmarks import benchmark, benchmark_names, chosen
-from dare.evaluation.livecodebench import unpack
-from dare.evaluation.problems import load_problems
-from dare.evaluation.scoring import score
+from dare.evaluation.problems import load_problems, unpack
+from dare.evaluation.run import score
 from dare.rewards.builtin import REWARDS
 from dare.sandbox import open_sandbox
 from dare.templates import template_names

@@ -15,7 +15,7 @@ from eval_worlds import lines, sums
 from dare import cli, pocket
 from dare.evaluation.models import locate, open_model
 from dare.evaluation.records import RecordFile
-from dare.training.checkpoint import seal
+from dare.runs.checkpoint import seal
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dare.errors import InvalidInput
-from dare.evaluation.browse import Wanted, check, pick
-from dare.evaluation.compare import compare, tables_of
-from dare.evaluation.records import Record
+from dare.evaluation.records import Record, Wanted, check, pick
+from dare.evaluation.side_by_side import compare, tables_of
 
 
 def record(name: str, scores: list[float | None], **more: object) -> Record:

@@ -12,18 +12,15 @@ import pytest
 from eval_worlds import Oracle, lines, respondent, sums
 
 import tiny
-from dare.commands.eval_records import print_tables
 from dare.errors import InvalidInput
-from dare.evaluation.answers import Drawing
 from dare.evaluation.benchmarks import benchmark, chosen
 from dare.evaluation.problems import load_problems
 from dare.evaluation.records import RecordFile
 from dare.evaluation.responses import ResponseFile
-from dare.evaluation.run import evaluate
-from dare.evaluation.scoring import check_scorer
-from dare.evaluation.sources import FromFile, FromModel
+from dare.evaluation.run import check_scorer, evaluate
+from dare.evaluation.sources import Drawing, FromFile, FromModel
 from dare.evaluation.tables import page_of
-from dare.table import Table
+from dare.table import Table, print_tables
 from dare.templates import load_template
 from dare.templates.encode import encode
 from dare.training.prompts import PromptStore
@@ -174,12 +171,12 @@ def test_a_conversation_is_asked_as_in_training(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"reward": 5}, "reward = 5: must be a text"),
+        ({"reward": 5}, "reward = 5: must be text"),
         ({"template": "mth"}, "did you mean 'math'"),
         ({"rows": "many"}, "rows = 'many'"),
         ({"prompt": 5}, "prompt = 5"),
         ({"continues": "maybe"}, "true or false"),
-        ({"unpack": "zip"}, "can only be livecodebench"),
+        ({"unpack": "zip"}, "unpack = 'zip': choose one of livecodebench"),
         ({"repairs": [{"id": "a"}]}, "list of {id, find, replace}"),
         ({"judge": {"time_limit_s": 3}}, "belongs to the reward code"),
         ({"parts": []}, "list of mappings"),
@@ -189,8 +186,9 @@ def test_a_conversation_is_asked_as_in_training(tmp_path: Path) -> None:
         ({"parts": [{"file": "x", "keep": {"year": "("}}]}, "keep.year.*no regular expression"),
         ({"parts": [{"file": "x", "columns": {"prompt": 5}}]}, "columns.prompt = 5"),
         ({"parts": [{"tasks": {"cnt": 3}}]}, "did you mean 'count'"),
-        ({"parts": [{"tasks": {"count": 3}}]}, "tasks.seed = None: is needed"),
-        ({"parts": [{"hub": 5}]}, "must be a hub id"),
+        ({"parts": [{"tasks": {"count": 3}}]}, "tasks = .*: needs 'seed'"),
+        ({"parts": [{"hub": 5}]}, "hub = 5: must be text .* or a mapping"),
+        ({"parts": [{"hub": {"config": "main"}}]}, "must be a hub id"),
     ],
 )
 def test_wrong_settings_of_a_benchmark_are_named(

@@ -16,9 +16,9 @@ from dare.evaluation.figures import (
     interval,
     natural,
     pass_curve,
+    summarise,
 )
 from dare.evaluation.intervals import wilson
-from dare.evaluation.summary import summarise
 
 
 def responses(scores: list[list[float | None]], size: int = 10) -> Responses:

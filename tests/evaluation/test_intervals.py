@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dare.evaluation.intervals import mean_rate, wilson
-from dare.evaluation.paired import paired_difference, sign_test
-from dare.evaluation.student import student, t_inside, t_quantile, two_way
+from dare.evaluation.intervals import (
+    mean_rate,
+    paired_difference,
+    sign_test,
+    student,
+    t_inside,
+    t_quantile,
+    two_way,
+    wilson,
+)
 
 
 @pytest.mark.parametrize("free", [1, 1.3, 2, 3, 4, 5.7, 9, 30, 200, 1e4, 1e6])

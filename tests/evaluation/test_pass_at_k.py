@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dare.errors import InvalidInput
-from dare.evaluation.pass_at_k import pass_at_k
+from dare.evaluation.intervals import pass_at_k
 
 
 def enumerated(n: int, c: int, k: int) -> Fraction:

@@ -13,16 +13,14 @@ import pytest
 import tiny
 from dare.curriculum.landscape import BINS, FOLLOWED, landscape_record, tiers_of
 from dare.errors import InvalidInput
-from dare.report.axes import Axes
-from dare.report.blocks import binned, duration, numbers, percent, short, thinned
-from dare.report.content import content
-from dare.report.folder import RunData, read_run
-from dare.report.found import find_runs
-from dare.report.lines import read_lines
+from dare.report.blocks import Axes, binned, duration, numbers, percent, short, thinned
+from dare.report.document import content, embedded
 from dare.report.sections.comparison import method_names
 from dare.report.sections.estimator import binomial_deviation
 from dare.report.sections.rollouts import choose
-from dare.report.text import embedded, legible
+from dare.runs.found import find_runs
+from dare.runs.reader import RunData, read_lines, read_run
+from dare.text import legible
 
 
 def read(folder: Path) -> RunData:

@@ -15,11 +15,9 @@ import pyarrow.parquet
 import pytest
 
 from dare.errors import InvalidInput
-from dare.report.content import content
-from dare.report.document import page, write_report
-from dare.report.folder import read_run
-from dare.report.found import find_runs
-from dare.report.text import embedded
+from dare.report.document import content, embedded, page, write_report
+from dare.runs.found import find_runs
+from dare.runs.reader import read_run
 
 
 def shown(*words: object) -> dict[str, Any]:

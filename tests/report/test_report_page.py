@@ -8,12 +8,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 from hostile_texts import HOSTILE
 
+from dare.report.blocks import RUN_COLOURS, plot, section
+from dare.report.document import page as page_of
 from dare.report.document import write_report
-from dare.report.page import COLOURS, html_page
 
 SECTIONS = ["overview", "curves", "landscape", "estimator", "levels", "cost", "evaluation",
             "rollouts", "settings"]  # fmt: skip
@@ -309,21 +309,37 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-@pytest.mark.parametrize("back", ["#ffffff", "#14181f"])
-def test_colours_of_figures_stand_out_on_light_and_dark_pages(colour: str, back: str) -> None:
+THEMES = (resources.files("dare.report") / "assets" / "theme.js").read_text("utf-8")
+STANDS_OUT = [
+    (back, colour)
+    for name, back in (("light", "#ffffff"), ("dark", "#181e27"))
+    for colours in re.findall(rf"{name}: \{{.*?runs: \[([^\]]*)\]", THEMES, re.S)
+    for colour in re.findall(r"#\w{6}", colours)
+]
+
+
+@pytest.mark.parametrize(("back", "colour"), STANDS_OUT)
+def test_colours_of_figures_stand_out_on_light_and_dark_pages(back: str, colour: str) -> None:
+    assert len(STANDS_OUT) == 2 * RUN_COLOURS
+    assert f'card: "{back}"' in THEMES
     bright, dark = sorted((luminance(colour), luminance(back)), reverse=True)
     assert (bright + 0.05) / (dark + 0.05) > 3
 
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_figures_side_by_side_stay_in_their_panels(width: int, visit, tmp_path: Path) -> None:
-    panels = [(f"panel {n}", go.Figure(go.Scatter(x=[1, 2], y=[n, n]))) for n in range(3)]
+    dots = {"type": "scatter", "x": [1, 2], "y": [1, 2], "colour": "run:0", "name": "a"}
+    plots = [plot(f"p{n}", f"panel {n}", "", [dots], x="x", legend=True) for n in range(3)]
+    frame = {"title": "t", "written": 0, "runs": [], "unit": "seconds", "axes": {}}
     path = tmp_path / "figures.html"
-    path.write_text(html_page("t", "h", "n", "", [("part", panels)]), "utf-8")
+    text = page_of({**frame, "sections": [section("part", "Part", "", plots)]}, picture=True)
+    path.write_text(text, "utf-8")
     page = visit(path.as_uri(), width=width)
     page.wait_for_timeout(300)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    over = "[...document.querySelectorAll('.panels > div')].map((panel) => "
+    over = "[...document.querySelectorAll('.block')].map((panel) => "
     over += "panel.querySelector('.main-svg').getBoundingClientRect().width - panel.clientWidth)"
+    assert len(page.evaluate(over)) == 3
     assert max(page.evaluate(over)) <= 1
+    hidden = "[...document.querySelectorAll('.top, .bar, h2')].map((one) => one.offsetHeight)"
+    assert set(page.evaluate(hidden)) == {0}

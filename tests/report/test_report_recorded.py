@@ -11,9 +11,9 @@ import pytest
 
 import tiny
 from dare.curriculum.landscape import BINS, tiers_of
-from dare.report.content import content
-from dare.report.folder import read_run
-from dare.report.found import find_runs
+from dare.report.document import content
+from dare.runs.found import find_runs
+from dare.runs.reader import read_run
 
 
 @pytest.mark.parametrize("estimator", ["dare", "paper"])

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import sys
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,12 @@ from scipy import stats
 from written import write_run, write_study
 
 from dare import InvalidInput, cli
-from dare.evaluation.intervals import wilson
-from dare.evaluation.paired import paired_difference
-from dare.evaluation.student import student, two_way
-from dare.report.compare import curves
-from dare.report.png import screenshot
-from dare.study.compare import compare_runs
-from dare.study.output import write_comparison
-from dare.study.runs import load_runs
-from dare.study.scores import spread, spread_of_gain
+from dare.evaluation.intervals import paired_difference, student, two_way, wilson
+from dare.report.blocks import RUN_COLOURS
+from dare.report.pictures import screenshot, write_comparison
+from dare.report.sections.comparison import pictures
+from dare.runs.methods import load_runs
+from dare.study.comparison import compare_runs, spread, spread_of_gain
 from dare.study.tables import Table, grid_table, show, summary_tables
 
 HALF = float(stats.t.ppf(0.975, 1)) * 0.05
@@ -255,13 +253,40 @@ def test_a_comparison_is_written_in_every_format(figures, tmp_path, monkeypatch)
 def test_no_two_lines_look_alike(figures):
     one = next(iter(figures["methods"].values()))
     many = {**figures, "methods": {f"method {place}": one for place in range(25)}}
-    looks = [(line.line.color, line.line.dash) for line in curves(many).data if line.name]
+    (drawn,) = pictures(many, {f"method {place}": f"run:{place}" for place in range(25)})["curves"]
+    lines = [trace for trace in drawn["traces"] if "name" in trace]
+    numbers = [int(trace["colour"].removeprefix("run:")) for trace in lines]
+    looks = [
+        (number % RUN_COLOURS, trace["line"]["dash"])
+        for number, trace in zip(numbers, lines, strict=True)
+    ]
     assert len(set(looks)) == len(looks) == 25
 
 
-def test_a_browser_draws_the_png(figures, tmp_path, monkeypatch):
-    from dare.report.compare import curves
+def test_the_theme_has_as_many_colours_for_runs_as_the_lines_rely_on():
+    theme = (resources.files("dare.report") / "assets" / "theme.js").read_text("utf-8")
+    listed = re.findall(r"runs: \[([^\]]*)\]", theme)
+    assert [len(colours.split(",")) for colours in listed] == [RUN_COLOURS] * 2
 
+
+def test_pictures_show_what_the_figures_say(figures):
+    colours = {name: f"run:{place}" for place, name in enumerate(figures["methods"])}
+    drawn = pictures(figures, colours)
+    assert list(drawn) == ["curves", "seconds", "levels", "final"]
+    ends = {plot["id"]: plot for plot in drawn["final"]}
+    for name, trace in zip(figures["methods"], ends["comparison-ends"]["traces"], strict=True):
+        mean, low, high = figures["methods"][name]["accuracy"]
+        assert (trace["x"], trace["y"]) == ([mean], [name])
+        assert trace["error_x"]["array"] == [high - mean]
+        assert trace["error_x"]["arrayminus"] == [mean - low]
+    bars = {plot["id"]: plot for plot in drawn["levels"]}
+    for name, trace in zip(figures["methods"], bars["comparison-tokens"]["traces"], strict=True):
+        parts = figures["methods"][name]["by_level"]
+        assert trace["x"] == list(parts)
+        assert trace["y"] == [part["tokens"][0] for part in parts.values()]
+
+
+def test_a_browser_draws_the_png(tmp_path, monkeypatch):
     browser = tmp_path / "chromium"
     browser.write_text(
         f"#!{sys.executable}\nimport sys\n"
@@ -270,10 +295,10 @@ def test_a_browser_draws_the_png(figures, tmp_path, monkeypatch):
     )
     browser.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert screenshot(curves(figures), tmp_path / "out.png") is None
+    assert screenshot("<p>", 100, tmp_path / "out.png") is None
     assert (tmp_path / "out.png").read_bytes() == b"PNG"
     browser.write_text(f"#!{sys.executable}\n")
-    assert "wrote no picture" in str(screenshot(curves(figures), tmp_path / "other.png"))
+    assert "wrote no picture" in str(screenshot("<p>", 100, tmp_path / "other.png"))
 
 
 def test_tables_escape_what_their_format_reads():

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import typer
@@ -11,8 +15,10 @@ import yaml
 from typer.testing import CliRunner
 
 from dare import InvalidInput
-from dare.commands.study_estimators import estimators, parse_steps, parse_variant
-from dare.study.estimators import ESTIMATORS, EstimatorStudy
+from dare.commands.study import estimators, parse_steps, parse_variant
+from dare.study import runner
+from dare.study.estimator_runs import SeedJob
+from dare.study.estimators import ESTIMATORS, EstimatorStudy, Measurement
 
 app = typer.Typer()
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(estimators)
@@ -112,6 +118,30 @@ def test_seeds_side_by_side_find_the_same_and_a_failing_one_stops_no_other(
         for before, after in zip(one, other, strict=True):
             assert before["truth"] == after["truth"]
             assert before["estimates"] == after["estimates"]
+
+
+def test_a_killed_run_is_told_and_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def process(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        """In place of a run: the first seed is killed from outside, the other has its points."""
+        folder = Path(command[-1])
+        code = f"open({str(folder / 'points.json')!r}, 'w').close()"
+        if folder.name == "seed-1":
+            code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+        return subprocess.Popen([sys.executable, "-c", code], **options)
+
+    places = SimpleNamespace(Popen=process, PIPE=subprocess.PIPE)
+    monkeypatch.setattr(runner, "subprocess", places)
+    wanted = Measurement(at=(1, 3), variants={"K": {"estimator.name": "paper"}})
+    killed, other = (
+        SeedJob({"model": "pocket"}, wanted, seed, None, tmp_path / f"seed-{seed}")
+        for seed in (1, 2)
+    )
+    outcome = runner.run_jobs([killed, other], workers=2)
+    assert outcome.done == [other]
+    assert [(job, reason[:12]) for job, reason in outcome.failed] == [(killed, "exit code -9")]
+    assert SeedJob.load(killed.folder) == killed  # what its process is told
 
 
 def test_another_study_or_strangers_files_are_left_alone(

@@ -10,13 +10,19 @@ from scipy import stats
 
 from dare.curriculum import Outcome
 from dare.evaluation.intervals import effective_trials, wilson
-from dare.study.calibration import calibration, near_half
-from dare.study.constants import MeanOfSeen, best_constant
-from dare.study.cost import total
-from dare.study.ess_sweep import TAUS, sweep
-from dare.study.estimator_report import markdown
-from dare.study.estimator_table import errors, interval, summarise
+from dare.study.estimator_figures import (
+    TAUS,
+    best_constant,
+    errors,
+    interval,
+    summarise,
+    sweep,
+    total_cost,
+)
+from dare.study.estimator_runs import markdown
 from dare.study.estimators import ESTIMATORS
+from dare.study.metrics import calibration, near_half
+from dare.study.watchers import MeanOfSeen
 
 
 @pytest.mark.parametrize(("failures", "trials"), [(0, 5), (3, 8), (8, 8), (57, 200), (1, 1)])
@@ -218,7 +224,7 @@ def test_the_mean_of_seen_is_that_of_the_groups() -> None:
 
 def test_nothing_to_measure_is_no_error() -> None:
     assert errors(np.empty(0), np.empty(0)) == {"mae": None, "mse": None}
-    assert total([])["tokens_per_estimate"] == 0.0
+    assert total_cost([])["tokens_per_estimate"] == 0.0
 
 
 def test_the_page_has_every_table_in_full() -> None:

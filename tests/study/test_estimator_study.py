@@ -18,7 +18,7 @@ from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.rollouts import RolloutBatch
 from dare.state import load_state
 from dare.study.estimators import ESTIMATORS, EstimatorStudy, Measurement, choose_prompts, watch
-from dare.study.views import NewestView
+from dare.study.watchers import NewestView
 
 TIMING = ("seconds", "time", "memory_mb")
 PROMPTS, ROLLOUTS, STEPS = 10, 6, 6

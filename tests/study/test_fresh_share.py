@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dare.study.runs import Run
+from dare.runs.methods import Run
 
 
 def _benchmark() -> Any:

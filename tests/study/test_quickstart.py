@@ -6,7 +6,7 @@ import re
 import pytest
 
 from dare import InvalidInput
-from dare.report.quickstart import write_report
+from dare.report.document import write_report
 from dare.study.quickstart import compare, run_quickstart
 
 SMALL = [
@@ -30,7 +30,7 @@ def test_both_methods_start_alike_and_spend_the_same_tokens(runs):
     figures = compare(runs[1])["presets"]
     assert figures["grpo"]["start_accuracy"] == figures["dare"]["start_accuracy"]
     budget = figures["grpo"]["generated_tokens"]
-    metrics = runs[1]["dare"]["metrics"]
+    metrics = runs[1]["dare"].metrics
     assert figures["dare"]["generated_tokens"] >= budget
     if len(metrics) > 1:  # the budget ended the run, and not a step too late
         assert metrics[-2]["generated_tokens_total"] < budget
@@ -38,11 +38,28 @@ def test_both_methods_start_alike_and_spend_the_same_tokens(runs):
 
 def test_the_report_is_one_file_that_loads_nothing(runs, tmp_path):
     path = tmp_path / "report.html"
-    write_report(runs[1], compare(runs[1]), path)
+    shown = write_report([f"{name}={run.folder}" for name, run in runs[1].items()], path)
     page = path.read_text("utf-8")
     assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=[\"']https?:", page)
-    assert page.count("<h2>") == 4
-    assert "accuracy at the end" in page
+    assert [run["name"] for run in shown["runs"]] == ["grpo", "dare"]
+    parts = {section["id"]: section for section in shown["sections"]}
+    drawn = {block.get("id") for block in parts["comparison"]["blocks"]}
+    assert {"comparison-curves", "comparison-accuracy", "comparison-tokens"} <= drawn
+    assert len(parts["estimator"]["by_run"]) == 2
+    for blocks, run in zip(parts["estimator"]["by_run"], runs[1].values(), strict=True):
+        (truth,) = [block for block in blocks if block.get("id") == "truth"]
+        assert run.estimation is not None
+        assert len(truth["traces"][1]["x"]) == run.estimation["prompts"] > 0
+
+
+def test_the_target_is_the_end_of_the_first_run_and_a_good_start_has_not_reached_it(runs):
+    found = compare(runs[1])
+    assert found["target"] == found["presets"]["grpo"]["accuracy"]
+    for name, figures in found["presets"].items():
+        later = [line for line in runs[1][name].eval if line["step"] > 0]
+        first = next((line for line in later if line["accuracy"] >= found["target"]), None)
+        assert figures["steps_to_target"] == (first and first["step"])
+        assert figures["start_accuracy"] == runs[1][name].eval[0]["accuracy"]
 
 
 def test_estimation_is_measured_against_fresh_rollouts(runs):

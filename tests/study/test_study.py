@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,13 +23,11 @@ import yaml
 
 import tiny
 from dare import InvalidInput, cli
+from dare.runs.folder import sole
 from dare.study import runner, worker
-from dare.study.arms import Arm, arms_of
 from dare.study.jobs import Job
-from dare.study.methods import Study
-from dare.study.runner import sole_study
+from dare.study.methods import Arm, Study, arms_of, grid
 from dare.study.single import train
-from dare.study.sweep import grid
 
 RECIPE: dict[str, Any] = {
     "model": "pocket",
@@ -253,8 +252,9 @@ def test_a_folder_with_another_study_is_refused(recipe: str, tmp_path: Path) -> 
     with pytest.raises(InvalidInput, match=r"settings\.selection\.kappa = 9\.0, now 16\.0"):
         study().jobs()
     file.write_text(written, "utf-8")
-    with sole_study(tmp_path / "study"), pytest.raises(InvalidInput, match="another study runs"):
-        study().run()
+    taken = pytest.raises(InvalidInput, match=r"--out .* is being written by another thread")
+    with sole(tmp_path / "study"), ThreadPoolExecutor(1) as other, taken:
+        other.submit(study().run).result()
     (tmp_path / "study" / "dare" / "seed-0").mkdir(parents=True)
     (tmp_path / "study" / "dare" / "seed-0" / "thesis.tex").touch()
     with pytest.raises(InvalidInput, match="no study wrote"):

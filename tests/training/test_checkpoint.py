@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tiny
 from dare import InvalidInput
-from dare.training.checkpoint import MANIFEST, checkpoints, chosen, newest, rotate, seal, verify
+from dare.runs.checkpoint import MANIFEST, checkpoints, chosen, newest, rotate, seal, verify
 
 CONTENT = {"model.safetensors": b"weights" * 50, "curriculum/curriculum.json": b'{"step": 1}'}
 

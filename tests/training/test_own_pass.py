@@ -13,7 +13,7 @@ import tiny
 from dare import InvalidInput
 from dare.policy.logprobs import Sampling
 from dare.policy.policy import Policy
-from dare.training import checkpoint
+from dare.runs import checkpoint
 from dare.training.update import micro_batches, trained_rows
 from dare.training.weights import token_weights
 

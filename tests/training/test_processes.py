@@ -11,8 +11,8 @@ from gradient_cases import PRESETS, TOLERANCE, as_saved, check_reference, run, u
 from plain_reference import HINTED, Step, tier
 
 import tiny
-from dare.training.checkpoint import verify
-from dare.training.run_folder import FILES
+from dare.runs.checkpoint import verify
+from dare.runs.folder import FILES
 
 CASES = ("tiers", "all")
 CHECKED = (*CASES, "mini-batches")

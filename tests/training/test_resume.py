@@ -23,8 +23,8 @@ from transformers import TrainerCallback
 
 import tiny
 from dare import InvalidInput
-from dare.training import checkpoint
-from dare.training.run_folder import FILES
+from dare.runs import checkpoint
+from dare.runs.folder import FILES
 
 TIMING = ("seconds", "time", "memory_mb")
 STEPS = 5
@@ -127,8 +127,8 @@ def test_a_crash_while_a_checkpoint_is_written(where, whole, tmp_path, monkeypat
 
     target, name = {
         "save_state": ("dare.training.trainer", "save_state"),
-        "checkpoint.seal": ("dare.training.checkpoint", "seal"),
-        "checkpoint.rotate": ("dare.training.checkpoint", "rotate"),
+        "checkpoint.seal": ("dare.runs.checkpoint", "seal"),
+        "checkpoint.rotate": ("dare.runs.checkpoint", "rotate"),
     }[where]
     module = __import__(target, fromlist=["x"])
     with monkeypatch.context() as patch:

@@ -19,7 +19,7 @@ import yaml
 
 import tiny
 from dare import InvalidInput
-from dare.training.run_folder import FILES, RunFolder, sole
+from dare.runs.folder import FILES, RunFolder, sole
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +256,7 @@ def test_a_full_disk_is_one_line_that_says_how_to_go_on(name, tmp_path, monkeypa
 HOLD = """
 import sys, time
 from pathlib import Path
-from dare.training.run_folder import sole
+from dare.runs.folder import sole
 with sole(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 import dare
 import tiny
-from dare.training.checkpoint import verify
+from dare.runs.checkpoint import verify
 
 # Help, replay and KL; several updates; a probing, a generating and an asking estimator.
 CASES = ("all", "mini-batches", "preset dare", "preset dapo", "preset edco", "preset llm-judge")

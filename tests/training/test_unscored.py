@@ -15,7 +15,7 @@ import pytest
 import tiny
 from dare.rewards import math_reward
 from dare.rewards.math import MathVerifier
-from dare.training.checkpoint import checkpoints
+from dare.runs.checkpoint import checkpoints
 from dare.training.unscored import TooManyUnscored, UnscoredWindow
 
 

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 import tiny
 from dare import InvalidInput
-from dare.training import checkpoint
+from dare.runs import checkpoint
 
 FAR: dict[str, Any] = {"optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0.0}
 GRPO: dict[str, Any] = {**FAR, "preset": "grpo", "curriculum": {"cold_start.references": 0}}

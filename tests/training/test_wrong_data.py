@@ -24,7 +24,7 @@ import torch
 
 import tiny
 from dare import InvalidInput
-from dare.data.training_rows import training_rows
+from dare.data.schema import training_rows
 from dare.training.prompts import PromptStore
 
 ROW = {"prompt": "1+1=", "answer": "2", "chance": 0.5}

@@ -58,8 +58,8 @@ def compare(
     """
     from pathlib import Path
 
-    from dare.study.compare import compare_runs
-    from dare.study.runs import load_runs
+    from dare.runs.methods import load_runs
+    from dare.study.comparison import compare_runs
 
     found, unfinished = load_runs(runs)
     figures = compare_runs(found, base, target)
@@ -74,27 +74,14 @@ def present(
     """Print the tables or the JSON, and write the files where a folder is named."""
     import json as encoder
 
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from dare.report.text import legible
-    from dare.study.output import tables_of, write_comparison
+    from dare.report.pictures import write_comparison
+    from dare.study.tables import tables_of
+    from dare.table import print_tables
 
     if json:
         typer.echo(encoder.dumps(figures, indent=1))
     else:
-        console = Console(highlight=False)
-        for table in tables_of(figures, fields):
-            shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-            for place, name in enumerate(table.head):
-                shown.add_column(
-                    Text(legible(name)), overflow="fold", justify="right" if place else "left"
-                )
-            for row in table.rows:
-                shown.add_row(*(Text(legible(cell)) for cell in row))
-            console.print(Text(f"\n{legible(table.title)}", style="bold"))
-            console.print(shown)
+        print_tables(tables_of(figures, fields))
     if out is not None:
         written, reason = write_comparison(figures, out, fields)
         typer.echo(f"wrote {', '.join(path.name for path in written)} to {out}", err=True)

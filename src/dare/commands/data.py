@@ -92,7 +92,7 @@ def prepare(
         return
     from rich.console import Console
 
-    from dare.data.show import prepared
+    from dare.data.inspect import prepared
 
     Console().print(prepared(report))
     typer.echo(f"wrote {path}, {beside(path, '.report.json').name} and ...dropped.jsonl")
@@ -124,7 +124,7 @@ def inspect(
         return
     from rich.console import Console
 
-    from dare.data.show import inspected
+    from dare.data.inspect import inspected
 
     Console().print(inspected(source, figures))
 

@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dare.report.difficulty import Filter
+    from dare.runs.difficulty import Filter
 
 _COLOURS = {"easy": "green", "medium": "yellow", "hard": "red"}
 _WIDTH = 48
@@ -42,7 +42,7 @@ def difficulty(
     never solved.
     """
     from dare.errors import InvalidInput, require
-    from dare.report.difficulty import FILE, Filter, export, has_tiers, order, read, select
+    from dare.runs.difficulty import FILE, Filter, export, has_tiers, order, read, select
 
     wanted = Filter(tier or (), source or (), level or (), seen, least, most)
     require(limit >= 0, "--limit", limit, "must not be negative")
@@ -73,7 +73,7 @@ def difficulty(
 
 def look(folder: Path, wanted: Filter, sort: str, limit: int) -> RenderableType | None:
     """What there is to see now, or None where the run has written no table yet."""
-    from dare.report.difficulty import has_tiers, order, read, select
+    from dare.runs.difficulty import has_tiers, order, read, select
 
     table = read(folder)
     if table is None:
@@ -103,7 +103,7 @@ def watch_table(look_again: Callable[[], RenderableType | None], every: float) -
 def _as_json(chosen: Any, of: int, limit: int) -> str:
     import json
 
-    from dare.report.difficulty import histogram, summarise
+    from dare.runs.difficulty import histogram, summarise
 
     rows = chosen.slice(0, limit).to_pylist()
     figures = {**summarise(chosen, of), "histogram": histogram(chosen), "rows": rows}
@@ -114,7 +114,7 @@ def _page(chosen: Any, of: int, limit: int, tiers: bool) -> RenderableType:
     """Histogram, summary and list, one below the other; with `tiers`, how each splits."""
     from rich.console import Group
 
-    from dare.report.difficulty import histogram, summarise
+    from dare.runs.difficulty import histogram, summarise
 
     parts = [_bars(histogram(chosen), tiers), _lines(summarise(chosen, of), tiers)]
     if limit and chosen.num_rows:
@@ -164,7 +164,7 @@ def _list(rows: Any, of: int, tiers: bool) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from dare.report.text import legible
+    from dare.text import legible
 
     # Whether a prompt was tried shows in the visits; without this column 80 columns suffice.
     hidden = {"estimate", "evidence"}

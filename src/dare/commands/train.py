@@ -152,7 +152,7 @@ def ask_for_trust(name: str, recipe: dict[str, Any]) -> None:
     import sys
 
     from dare.errors import InvalidInput
-    from dare.report.text import legible
+    from dare.text import legible
     from dare.training.recipe import own_code
 
     code = ", ".join(own_code(recipe))
@@ -188,7 +188,7 @@ def show_plan(trainer: Any) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from dare.report.text import legible
+    from dare.text import legible
 
     plan = trainer.first_plan()
     console = Console()

@@ -49,16 +49,16 @@ def build(kind: type[Any], values: Any, path: str) -> Any:
 
 
 def arguments(
-    kind: Callable[..., Any], values: Any, path: str, *, some: bool = False
+    kind: Callable[..., Any], values: Any, path: str, *, some: bool = False, mark: str = "."
 ) -> dict[str, Any]:
     """Values for the parameters of a dataclass or a function, each as its annotation has it; all
-    that it needs unless `some` will do."""
+    that it needs unless `some` will do. `mark` stands between the path and a name."""
     if not isinstance(values, Mapping):
         raise InvalidInput(path or "config", values, "must be a mapping of settings")
     hints, taken = hints_of(kind), signature(kind).parameters
     made: dict[str, Any] = {}
     for key, value in values.items():
-        where = f"{path}.{key}" if path else str(key)
+        where = f"{path}{mark}{key}" if path else str(key)
         if key not in taken:
             raise InvalidInput(where, value, f"is no setting; {suggest(str(key), taken)}")
         made[key] = typed(hints.get(key, Any), value, where)

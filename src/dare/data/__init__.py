@@ -3,8 +3,7 @@
 from dare.data.inspect import inspect
 from dare.data.load import read_rows
 from dare.data.prepare import prepare
-from dare.data.schema import to_row
+from dare.data.schema import to_row, training_rows
 from dare.data.spec import load_spec
-from dare.data.training_rows import training_rows
 
 __all__ = ["inspect", "load_spec", "prepare", "read_rows", "to_row", "training_rows"]

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dare.data.contamination import Match
-from dare.data.evaluation_sets import EvaluationSets
+from dare.data.contamination import EvaluationSets, Match
 from dare.data.load import files_of, is_file
 from dare.data.repeats import Repeat
-from dare.data.schema import problem_text
+from dare.data.row import problem_text
 from dare.data.spec import DataSpec
 from dare.errors import InvalidInput
 

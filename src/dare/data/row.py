@@ -1,7 +1,8 @@
-"""A row as it came from its file, which knows where that was."""
+"""A row as it came from its file, which knows where that was, and the words of its prompt."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container, Mapping
 from typing import Any
 
@@ -81,3 +82,28 @@ def no_column(raw: Mapping[str, Any], column: str, field: str) -> InvalidInput:
     """The error for a column that is not there."""
     fix = f"no such column; it has {column_names(raw)}"
     return InvalidInput(f"{where_is(raw)}: {field}", column, fix)
+
+
+def text_of(prompt: str | list[dict[str, str]]) -> str:
+    """What identifies a prompt: its text, or its messages in a canonical form."""
+    if isinstance(prompt, str):
+        return prompt
+    return json.dumps([[turn["role"], turn["content"]] for turn in prompt])
+
+
+def problem_text(prompt: str | list[dict[str, str]]) -> str:
+    """The words of a prompt as a person reads it: all of its user turns."""
+    if isinstance(prompt, str):
+        return prompt
+    own = [turn["content"] for turn in prompt if turn["role"] == "user"]
+    return "\n".join(own or [turn["content"] for turn in prompt])
+
+
+def encodable(text: str, where: str) -> str:
+    """The text, unless UTF-8 cannot hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        bad = text[error.start : error.end]
+        raise InvalidInput(where, bad, "has half of a character (a lone surrogate)") from None
+    return text

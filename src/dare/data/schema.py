@@ -10,8 +10,18 @@ from decimal import Decimal
 from typing import Any
 
 from dare.curriculum.prompts import TEST_COLUMNS, prompt_id
-from dare.data.code_tests import as_tests
-from dare.data.row import column_names, has, lookup, no_column, where_is
+from dare.data.code_rows import as_tests, with_call
+from dare.data.load import Source, read_rows
+from dare.data.row import (
+    column_names,
+    encodable,
+    has,
+    lookup,
+    no_column,
+    problem_text,
+    text_of,
+    where_is,
+)
 from dare.errors import InvalidInput, suggest
 from dare.rewards.math.extract import boxed_answer, gold_answer, marked_answer
 
@@ -92,21 +102,6 @@ def check_columns(columns: Mapping[str, str]) -> None:
             raise InvalidInput(f"columns.{field}", column, suggest(str(field), _MAPPED))
         if not isinstance(column, str):
             raise InvalidInput(f"columns.{field}", column, "must be the name of a column")
-
-
-def text_of(prompt: str | list[dict[str, str]]) -> str:
-    """What identifies a prompt: its text, or its messages in a canonical form."""
-    if isinstance(prompt, str):
-        return prompt
-    return json.dumps([[turn["role"], turn["content"]] for turn in prompt])
-
-
-def problem_text(prompt: str | list[dict[str, str]]) -> str:
-    """The words of a prompt as a person reads it: all of its user turns."""
-    if isinstance(prompt, str):
-        return prompt
-    own = [turn["content"] for turn in prompt if turn["role"] == "user"]
-    return "\n".join(own or [turn["content"] for turn in prompt])
 
 
 def _found(raw: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[dict[str, Any], Any]:
@@ -194,16 +189,6 @@ def as_level(value: Any, where: str) -> str | None:
     return None if match is None else match[1]
 
 
-def encodable(text: str, where: str) -> str:
-    """The text, which every tokenizer and file can take; `where` names it in the error."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        bad = text[error.start : error.end]
-        raise InvalidInput(where, bad, "has half of a character (a lone surrogate)") from None
-    return text
-
-
 def _extra(raw: Mapping[str, Any], used: set[str], where: str) -> dict[str, Any]:
     """What is no field, with what an earlier preparation put there."""
     rest = {
@@ -222,3 +207,38 @@ def _extra(raw: Mapping[str, Any], used: set[str], where: str) -> dict[str, Any]
     if not isinstance(given, Mapping):
         raise InvalidInput(f"{where}: extra", given, "must be an object or its JSON")
     return {**given, **rest}
+
+
+_TRAINED = tuple(name for name in FIELDS if name not in ("id", "extra"))
+# What reward functions are given beside the columns: a column of such a name would hide it.
+_GIVEN = ("prompts", "completions", "completion_ids")
+
+
+def training_rows(source: Source, *, name: str = "data") -> list[dict[str, Any]]:
+    """Rows with `prompt`, `source` and, where there are any, answer, tests, level and solution.
+
+    Every other column, and what a preparation put into `extra`, is there under its own name for
+    reward functions, unless the rollouts have that name there (`completions`). `name` is the
+    source of rows that name none. Whether an answer is needed is for the reward to say.
+    """
+    columns = None
+    if isinstance(source, dict) and source.get("columns"):
+        columns = source["columns"]
+        check_columns(columns)
+        source = {key: value for key, value in source.items() if key != "columns"}
+    rows: list[dict[str, Any]] = []
+    present: dict[str, None] = {}
+    level_named = bool(columns and "level" in columns)
+    for raw in read_rows(source):
+        row = with_call(to_row(raw, name, columns, need_answer=False), raw)
+        own = {key: value for key, value in raw.items() if key not in ("extra", *_TRAINED)}
+        fields = {key: row[key] for key in _TRAINED if row[key] is not None}
+        made = {**own, **row["extra"], **fields}
+        for given in _GIVEN:
+            made.pop(given, None)
+        rows.append(made)
+        present.update(dict.fromkeys(made))
+    if level_named and "level" not in present:
+        raise InvalidInput("columns.level", (columns or {})["level"], "no row has this column")
+    # Rewards are called with whole columns, so every row has every one of them.
+    return [{key: row.get(key) for key in present} for row in rows]

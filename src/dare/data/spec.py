@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
+from dare.config.nested import arguments
 from dare.data.contamination import SHARE, N
 from dare.data.load import files_of, is_file
 from dare.data.schema import as_level, check_columns
 from dare.errors import InvalidInput, require, suggest
-from dare.report.text import load_yaml
-
-_CHOICES = {"by": ("ngrams", "text", "none"), "repeats": ("drop", "keep")}
+from dare.runs.files import load_yaml
 
 
 @dataclass(frozen=True)
@@ -27,20 +26,20 @@ class SourceSpec:
     places: tuple[Any, ...]
     """What `read_rows` takes, one after the other."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    levels: tuple[str, ...] = ()
+    levels: Sequence[Any] = ()
     """Levels to keep; empty keeps all rows."""
     take: int | None = None
     """Rows to draw; fewer is an error unless it is allowed."""
     expect: int | None = None
     """Rows there must be without a draw."""
-    by: str = "ngrams"
+    by: Literal["ngrams", "text", "none"] = "ngrams"
     """Decontamination: by n-grams (and text), by text alone, or none."""
-    repeats: str = "drop"
-    extra: tuple[str, ...] | None = None
+    repeats: Literal["drop", "keep"] = "drop"
+    extra: Sequence[str] | None = None
     """Columns to keep beside the fields of the schema; None keeps all."""
     keep_source: bool = True
     """Whether a row's own source wins over the name of this one."""
-    answers: tuple[Mapping[str, str], ...] = ()
+    answers: Sequence[Any] = ()
     """Answers of rows that lack one: {begins, answer}."""
 
     @property
@@ -56,10 +55,11 @@ class DataSpec:
     name: str
     sources: tuple[SourceSpec, ...]
     seed: int = 0
-    decontaminate: str | tuple[str, ...] = "all"
+    decontaminate: Any = "all"
+    """all, none, or names of sets and files."""
     ngram: int = N
     share: float = SHARE
-    bad_rows: str = "error"
+    bad_rows: Literal["error", "drop"] = "error"
     data_dir: Path | None = None
 
 
@@ -98,30 +98,22 @@ def load_spec(what: Sequence[str], data_dir: Path | None = None, **changes: Any)
 def _spec(
     name: str, values: Mapping[str, Any], each: Mapping[str, Any], data_dir: Path | None
 ) -> DataSpec:
-    known = [*(name for name in _names(DataSpec) if name != "data_dir"), "about"]
-    for key in values:
-        require(key in known, f"recipe {name}: {key}", values[key], suggest(str(key), known))
+    where = f"recipe {name}"
+    fix = "is given on the command line"
+    require("data_dir" not in values, f"{where}: data_dir", values.get("data_dir"), fix)
     listed = values.get("sources")
-    require(
-        isinstance(listed, list) and listed, f"recipe {name}: sources", listed, "must be a list"
-    )
+    require(isinstance(listed, list) and listed, f"{where}: sources", listed, "must be a list")
     sources = tuple(_source(name, item, each, data_dir) for item in listed or ())
     names = [source.name for source in sources]
     twice = {word for word in names if names.count(word) > 1}
     require(not twice, "sources", sorted(twice), "two sources have this name; rename one")
     rest = {k: v for k, v in values.items() if k not in ("about", "sources", "name")}
-    made = DataSpec(name, sources, data_dir=data_dir, **rest)
-    require(type(made.seed) is int, "seed", made.seed, "must be an integer")
-    good = type(made.ngram) is int and made.ngram >= 2
-    require(good, "ngram", made.ngram, "must be an integer of at least 2")
-    good = type(made.share) in (int, float) and 0 < made.share <= 1
-    require(good, "share", made.share, "must be above 0 and at most 1")
+    checked = arguments(DataSpec, rest, where, some=True, mark=": ")
+    made = DataSpec(**{**checked, "name": name, "sources": sources, "data_dir": data_dir})
     sets = [made.decontaminate] if isinstance(made.decontaminate, str) else made.decontaminate
     good = isinstance(sets, list | tuple) and all(isinstance(word, str) for word in sets)
     fix = "must be all, none, or a list of sets and files"
     require(good, "decontaminate", made.decontaminate, fix)
-    choices = ("error", "drop")
-    require(made.bad_rows in choices, "bad_rows", made.bad_rows, f"one of {', '.join(choices)}")
     return made
 
 
@@ -133,32 +125,15 @@ def _source(recipe: str, item: Any, each: Mapping[str, Any], data_dir: Path | No
     where = f"source {values['name']}"
     places = _places(where, values, data_dir)
     settings = {k: v for k, v in values.items() if k not in ("path", "local", "hub", "split")}
-    known = [key for key in _names(SourceSpec) if key != "places"]
-    for key in settings:
-        words = suggest(str(key), [*known, "path", "local", "hub", "split"])
-        require(key in known, f"{where}: {key}", settings[key], words)
     settings["columns"] = settings.get("columns") or {}
     check_columns(settings["columns"])
-    for key in ("levels", "extra", "answers"):
-        if settings.get(key) is not None:
-            require(
-                isinstance(settings[key], list | tuple),
-                f"{where}: {key}",
-                settings[key],
-                "must be a list",
-            )
-            settings[key] = tuple(settings[key])
-    made = SourceSpec(places=places, **settings)
-    made = replace(made, levels=tuple(_level(level, where) for level in made.levels))
+    checked = arguments(SourceSpec, settings, where, some=True, mark=": ")
+    made = SourceSpec(**{**checked, "places": places})
+    made = replace(made, levels=[_level(level, where) for level in made.levels])
     for item in made.answers:
         good = isinstance(item, Mapping) and {"begins", "answer"} == set(item)
         good = good and all(isinstance(word, str) for word in item.values())
         require(good, f"{where}: answers", item, "must be {begins: ..., answer: ...}, both texts")
-    flag = isinstance(made.keep_source, bool)
-    require(flag, f"{where}: keep_source", made.keep_source, "must be true or false")
-    for key, choices in _CHOICES.items():
-        value = getattr(made, key)
-        require(value in choices, f"{where}: {key}", value, f"one of {', '.join(choices)}")
     for key in ("take", "expect"):
         value = getattr(made, key)
         good = value is None or (type(value) is int and value > 0)

@@ -1,19 +1,24 @@
-"""Benchmarks by name: where their rows are, and how they are asked and scored; all of it data."""
+"""Benchmarks by name: where their rows are, and how they are asked and scored; all of it data.
+
+A YAML file of one's own may hold anything: what cannot be is named.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
+from dare.config.nested import arguments
 from dare.errors import InvalidInput, require, suggest
-from dare.evaluation.benchmark_file import beside, check_settings
-from dare.report.text import load_yaml
+from dare.runs.files import load_yaml
+from dare.templates import load_template
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
 
@@ -31,9 +36,9 @@ class Benchmark:
     prompt: str | dict[str, str] | None = None
     continues: bool = False
     prelude: str = ""
-    unpack: str | None = None
-    repairs: tuple[Mapping[str, str], ...] = ()
-    judge: Mapping[str, Any] = field(default_factory=dict)
+    unpack: Literal["livecodebench"] | None = None
+    repairs: Sequence[dict[str, str]] = ()
+    judge: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_code(self) -> bool:
@@ -137,8 +142,6 @@ def _joined(rows: Iterator[dict[str, Any]], path: Path) -> Iterator[dict[str, An
 
 
 def _kept(row: Mapping[str, Any], keep: Mapping[str, str]) -> bool:
-    import re
-
     return all(re.search(str(wanted), str(row.get(name))) for name, wanted in keep.items())
 
 
@@ -150,8 +153,66 @@ def _shipped() -> dict[str, dict[str, Any]]:
 
 
 def _built(name: str, values: Any, folder: Path | None = None) -> Benchmark:
-    known = [one.name for one in fields(Benchmark) if one.name != "name"]
-    checked = check_settings(name, values, known)
+    checked = check_settings(name, values)
     if folder is not None:  # files of your own benchmark lie beside it
         checked["parts"] = [beside(part, folder) for part in checked["parts"]]
-    return Benchmark(name=name, **checked)
+    return Benchmark(**checked)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a part of a benchmark may say; it stays a mapping."""
+
+    hub: str | dict[str, Any] = ""
+    file: str = ""
+    tasks: dict[str, Any] = field(default_factory=dict)
+    join: str = ""
+    columns: dict[str, str] = field(default_factory=dict)
+    keep: dict[str, Any] = field(default_factory=dict)
+    subject: Any = None
+
+
+def check_settings(name: str, values: Any) -> dict[str, Any]:
+    """The settings as they are, with every hub id as a mapping; what cannot be is named."""
+    where = f"benchmark {name}"
+    parts = values.get("parts", []) if isinstance(values, dict) else []
+    listed = isinstance(parts, list) and all(isinstance(part, dict) for part in parts)
+    require(listed, f"{where}: parts", parts, "must be a list of mappings")
+    checked = arguments(Benchmark, values, where, some=True, mark=": ")
+    require(parts, f"{where}: parts", parts, "must be a list of mappings")
+    if "template" in values:
+        load_template(values["template"])
+    repairs = checked.get("repairs", [])
+    known = all(repair.keys() == {"id", "find", "replace"} for repair in repairs)
+    require(known, f"{where}: repairs", repairs, "must be a list of {id, find, replace}")
+    if values.get("judge"):
+        fix = "belongs to the reward code"
+        require(values.get("reward") == "code", f"{where}: judge", values["judge"], fix)
+    return {**checked, "name": name, "parts": [_part(where, part) for part in parts]}
+
+
+def beside(part: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A part whose files lie in this folder."""
+    return {key: str(folder / part[key]) if key in ("file", "join") else part[key] for key in part}
+
+
+def _part(where: str, part: dict[str, Any]) -> dict[str, Any]:
+    arguments(_Part, part, where, some=True, mark=": ")
+    if not {"hub", "file", "tasks"} & part.keys():
+        raise InvalidInput(f"{where}: parts", part, "needs a hub, a file or tasks")
+    if isinstance(part.get("hub"), str):
+        part = {**part, "hub": {"path": part["hub"]}}
+    hub = part.get("hub", {"path": ""})
+    known = isinstance(hub.get("path"), str)
+    require(known, f"{where}: hub", hub, "must be a hub id, or a mapping with its path")
+    for column, pattern in part.get("keep", {}).items():
+        try:
+            re.compile(str(pattern))
+        except re.error as error:
+            fix = f"is no regular expression: {error}"
+            raise InvalidInput(f"{where}: keep.{column}", pattern, fix) from None
+    if "tasks" in part:
+        from dare import tasks
+
+        arguments(tasks.generate, part["tasks"], f"{where}: tasks")
+    return part

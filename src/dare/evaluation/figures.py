@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dare.evaluation.intervals import mean_rate
-from dare.evaluation.pass_at_k import pass_at_k
+from dare.evaluation.intervals import mean_rate, pass_at_k
+from dare.evaluation.records import CUT, RIGHT, Record
+from dare.text import natural
 
 Array = npt.NDArray[Any]
 MOST_K = 64
-_RIGHT = 1.0 - 1e-9
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Responses:
         scored = ~np.isnan(self.score_R)
         samples = np.bincount(place[scored], minlength=count)
         total = np.bincount(place[scored], weights=self.score_R[scored], minlength=count)
-        right = np.bincount(place[scored], weights=self.score_R[scored] >= _RIGHT, minlength=count)
+        right = np.bincount(place[scored], weights=self.score_R[scored] >= RIGHT, minlength=count)
         mean = np.divide(total, samples, out=np.full(count, np.nan), where=samples > 0)
         return samples, right.astype(np.int64), mean
 
@@ -81,7 +81,7 @@ def figures(responses: Responses) -> dict[str, Any]:
     samples_P, right_P, mean_P = responses.by_problem()
     low, high, kind = interval(mean_P, samples_P)
     scored = ~np.isnan(responses.score_R)
-    right = scored & (responses.score_R >= _RIGHT)
+    right = scored & (responses.score_R >= RIGHT)
     return {
         **basic(responses),
         "low": low,
@@ -154,14 +154,6 @@ def mean_of(values: Array) -> float | None:
     return float(known.mean()) if len(known) else None
 
 
-def natural(name: str) -> tuple[int, float, str]:
-    """Sorts '10' after '9', and numbers before words."""
-    try:
-        return 0, float(name), name
-    except ValueError:
-        return 1, 0.0, name
-
-
 def _floor(responses: Responses) -> float | None:
     filled = Responses(
         responses.problem_R,
@@ -174,3 +166,74 @@ def _floor(responses: Responses) -> float | None:
 
 def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
+
+
+def columns_of(records: Sequence[Record]) -> Responses:
+    """The responses of these records as columns."""
+    problem = [row for row, record in enumerate(records) for _ in record["scores"]]
+    finish = [reason for record in records for reason in record["finish"]]
+    return Responses.from_lists(
+        problem,
+        [score for record in records for score in record["scores"]],
+        [size for record in records for size in record["tokens"]],
+        [None if reason is None else reason in CUT for reason in finish],
+    )
+
+
+def summarise(records: Sequence[Record]) -> dict[str, Any]:
+    """Accuracy, pass@k, tokens, truncation; by level, by subject, by name; against labels."""
+    responses = columns_of(records)
+    samples = max((len(record["scores"]) for record in records), default=0)
+    named = any("names" in record for record in records)
+    found = {
+        **figures(responses),
+        "samples": samples,
+        # Responses with names come from several models; a curve over them would mean nothing.
+        "pass_at_k": pass_curve(responses) if samples > 1 and not named else None,
+        "by_level": by_group(responses, [record["level"] for record in records]),
+        "by_subject": by_group(responses, [record["subject"] for record in records]),
+    }
+    if named:
+        found["by_name"] = _by_name(records)
+    if any("labels" in record for record in records):
+        found["labels"] = against_labels(records)
+    return found
+
+
+def against_labels(records: Sequence[Record]) -> dict[str, Any]:
+    """Our verdicts beside those that the responses came with, and where they differ."""
+    pairs = [
+        (record["id"], place, score >= RIGHT, label)
+        for record in records
+        for place, (score, label) in enumerate(
+            zip(record["scores"], record.get("labels", []), strict=False)
+        )
+        if score is not None and label is not None
+    ]
+    apart = [pair for pair in pairs if pair[2] is not pair[3]]
+    return {
+        "responses": len(pairs),
+        "right_by_labels": sum(label for *_, label in pairs),
+        "right_here": sum(right for _, _, right, _ in pairs),
+        "agreement": 1 - len(apart) / len(pairs) if pairs else None,
+        "right_here_only": sum(right for _, _, right, _ in apart),
+        "right_by_labels_only": sum(label for *_, label in apart),
+        "disagreements": [
+            {"id": name, "response": place, "here": right, "label": label}
+            for name, place, right, label in apart
+        ],
+    }
+
+
+def _by_name(records: Sequence[Record]) -> dict[str, Any]:
+    """Figures of each named response (one column of the file a name)."""
+    names = sorted({name for record in records for name in record.get("names", []) if name})
+    found = {}
+    for wanted in names:
+        only = []
+        for record in records:
+            kept = [i for i, name in enumerate(record.get("names", [])) if name == wanted]
+            lists = {key: [record[key][i] for i in kept] for key in ("scores", "tokens", "finish")}
+            only.append({**record, **lists})
+        found[wanted] = figures(columns_of(only))
+    return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from dare.errors import InvalidInput
-from dare.report.text import load_yaml
+from dare.runs.files import load_yaml
 
 if TYPE_CHECKING:
     from dare.policy.policy import Policy
@@ -83,7 +83,7 @@ def open_model(found: Located, *, dtype: str = "auto", rows: int = 256) -> Polic
 def _model_folder(folder: Path) -> Path:
     if any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
         return folder
-    from dare.training.checkpoint import newest
+    from dare.runs.checkpoint import newest
 
     found = newest(folder)
     if found is None:

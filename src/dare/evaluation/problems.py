@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import json
+import pickletools
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dare.data.row import where_is
-from dare.data.schema import problem_text, to_row
+from dare.data.row import problem_text, where_is
+from dare.data.schema import to_row
 from dare.errors import InvalidInput, require
 from dare.evaluation.benchmarks import Benchmark, raw_rows
-from dare.evaluation.livecodebench import unpack
 
 _IDS = ("id", "task_id", "unique_id", "question_id", "ID")
 _SLOT = re.compile(r"\{(\w+)\}")
@@ -162,3 +165,33 @@ def _worded(item: Benchmark, kind: str, raw: Mapping[str, Any], where: str) -> s
         return "\n".join(map(str, found)) if isinstance(found, list) else str(found).strip("\n")
 
     return _SLOT.sub(value, wording)
+
+
+_MOST_BYTES = 1 << 30
+
+
+def unpack(row: dict[str, Any], where: str) -> dict[str, Any]:
+    """The row with all of its tests in the column `tests`; one that has it already stays as is."""
+    if "public_test_cases" not in row:
+        return row
+    try:
+        tests = json.loads(row["public_test_cases"])
+        private = row.get("private_test_cases")
+        if private:
+            tests += json.loads(_text(private))
+    except (ValueError, TypeError, zlib.error, binascii.Error) as error:
+        fix = f"the tests cannot be unpacked: {error}"
+        raise InvalidInput(where, row.get("id"), fix) from None
+    return {**row, "tests": tests}
+
+
+def _text(packed: str) -> str:
+    """The one string in the pickle. Its parts are listed, not loaded: a pickle can run code."""
+    if packed.lstrip()[:1] == "[":
+        return packed
+    engine = zlib.decompressobj()
+    data = engine.decompress(base64.b64decode(packed), _MOST_BYTES)
+    strings = [value for _, value, _ in pickletools.genops(data) if isinstance(value, str)]
+    if len(strings) != 1:
+        raise ValueError(f"{len(strings)} strings where one was expected")
+    return strings[0]

@@ -11,19 +11,28 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from dare.errors import InvalidInput
+from dare.errors import InvalidInput, require, suggest
 from dare.evaluation.benchmarks import Benchmark
-from dare.evaluation.claim import FIGURES, TABLES, claimed, write_whole
+from dare.evaluation.figures import summarise
 from dare.evaluation.forms import restate
 from dare.evaluation.problems import Problem, fingerprint, load_problems
-from dare.evaluation.records import Record, RecordFile, by_benchmark
-from dare.evaluation.scoring import check_scorer, score
+from dare.evaluation.records import (
+    FIGURES,
+    TABLES,
+    Record,
+    RecordFile,
+    by_benchmark,
+    claimed,
+)
 from dare.evaluation.sources import Source
-from dare.evaluation.summary import summarise
 from dare.evaluation.tables import markdown
+from dare.rewards.builtin import reward_named
+from dare.rewards.calling import RewardFunction, Rewards
+from dare.runs.files import write_json, write_whole
 
 Progress = Callable[[str, int, int], None]
 """Called with a benchmark's name, its problems done and all of its problems."""
@@ -112,7 +121,7 @@ def write_figures(
         "mean_accuracy": sum(scored) / len(scored) if scored else None,
         "benchmarks": found,
     }
-    write_whole(path, json.dumps(figures, indent=1) + "\n")
+    write_json(path, figures)
     write_whole(folder / TABLES, markdown(figures))
     return figures
 
@@ -174,3 +183,54 @@ def _notes(
     """What a reader of the figures must know of how they came about."""
     asked = len(problems) if limit is None else min(limit, len(problems))
     return {"form": form, "expected": item.rows, "missing": asked - len(wanted)}
+
+
+def _reward(item: Benchmark) -> RewardFunction:
+    """The reward of training; a benchmark of programs may give its judge more time."""
+    if not item.judge:
+        return reward_named(item.reward)
+    from dare.rewards.code import judge, make_code_reward
+
+    both = [*signature(make_code_reward).parameters.values(), *signature(judge).parameters.values()]
+    known = [one.name for one in both if one.kind is not one.VAR_KEYWORD]
+    for key, value in item.judge.items():
+        require(key in known, f"benchmark {item.name}: judge.{key}", value, suggest(key, known))
+    return make_code_reward(**item.judge)
+
+
+def check_scorer(item: Benchmark) -> None:
+    """Raise now what would stop the scoring after everything has been generated."""
+    _reward(item)
+    if item.is_code:
+        from dare.sandbox import open_sandbox
+
+        open_sandbox("auto")
+
+
+def score(
+    item: Benchmark, problems: Sequence[Problem], responses: Sequence[Sequence[str]]
+) -> list[list[float | None]]:
+    """One score in [0, 1] a response, None where it could not be scored.
+
+    Equal responses to one problem are scored once: at low temperatures many are.
+    """
+    require(len(problems) == len(responses), "responses", len(responses), "one list a problem")
+    place: dict[tuple[int, str], int] = {}
+    for row, texts in enumerate(responses):
+        for text in texts:
+            place.setdefault((row, text), len(place))
+    if not place:
+        return [[] for _ in responses]
+    rows = [problems[row] for row, _ in place]
+    names = sorted({name for problem in rows for name in problem.columns})
+    scored = Rewards(_reward(item))(
+        [problem.prompt for problem in rows],
+        [text for _, text in place],
+        [[] for _ in place],
+        {name: [problem.columns.get(name) for problem in rows] for name in names},
+    )
+    values = scored.success
+    for reward, value in zip(scored.reward, values, strict=True):
+        fix = "a score of a benchmark must be in [0, 1]"
+        require(reward is None or value is not None, f"reward {item.reward}", reward, fix)
+    return [[values[place[row, text]] for text in texts] for row, texts in enumerate(responses)]

@@ -6,8 +6,8 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dare.report.text import legible
 from dare.table import Table
+from dare.text import legible
 
 SHOWN_K = (1, 2, 4, 8, 16, 32, 64)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import html
-import os
+import json
+import time
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -14,11 +14,54 @@ from pathlib import Path
 from typing import Any
 
 from dare.errors import InvalidInput
-from dare.report.content import content
-from dare.report.folder import read_run
-from dare.report.found import find_runs
-from dare.report.text import embedded, legible
+from dare.report.blocks import Axes
+from dare.report.sections.comparison import colour_places, comparison, method_names
+from dare.report.sections.cost import cost
+from dare.report.sections.curves import curves
+from dare.report.sections.estimator import estimator
+from dare.report.sections.evaluation import evaluation
+from dare.report.sections.landscape import landscape
+from dare.report.sections.levels import levels
+from dare.report.sections.overview import overview, settings
+from dare.report.sections.rollouts import rollouts
+from dare.runs.files import write_whole
+from dare.runs.found import find_runs, named
+from dare.runs.reader import RunData, read_run
+from dare.text import legible
 
+
+def content(runs: Sequence[RunData]) -> dict[str, Any]:
+    """Sections in the order of the page, and the axes they share."""
+    axes = Axes(runs)
+    methods = method_names(runs)
+    colours = [f"run:{place}" for place in colour_places(methods).tolist()]
+    several = len(runs) > 1
+    sections = [
+        overview(runs),
+        *([comparison(runs, methods)] if several else []),
+        curves(runs, colours, axes),
+        landscape(runs, axes),
+        estimator(runs, axes),
+        levels(runs, axes),
+        cost(runs, axes),
+        evaluation(runs),
+        rollouts(runs),
+        settings(runs),
+    ]
+    return {
+        "title": f"{runs[0].name}" if not several else f"{len(runs)} runs",
+        "written": round(time.time()),
+        "runs": [
+            {"name": run.name, "method": method, "seed": run.seed, "colour": colour}
+            for run, method, colour in zip(runs, methods, colours, strict=True)
+        ],
+        "unit": axes.unit,
+        "axes": axes.to_dict(),
+        "sections": sections,
+    }
+
+
+_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&"}
 _SCRIPTS = ("theme.js", "plots.js", "moves.js", "samples.js", "page.js", "live.js")
 
 
@@ -33,14 +76,9 @@ def write_report(words: Sequence[str], out: Path) -> dict[str, Any]:
 def _write_whole(out: Path, text: str) -> None:
     if not out.name:
         raise InvalidInput("--out", str(out), "is a folder; name a file in it")
-    temporary = out.with_name(f".report-{os.getpid()}.tmp")  # short: the name itself may be long
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, out)
+        write_whole(out, text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise InvalidInput("--out", str(out), f"cannot be written ({error.strerror})") from None
 
 
@@ -51,15 +89,14 @@ def default_file(words: Sequence[str]) -> Path:
         return found[0].folder / "report.html"
     if len(words) > 1:
         return Path("runs.html")
-    folder = words[0] if Path(words[0]).is_dir() else words[0].partition("=")[2]
-    return Path(folder) / "runs.html"
+    return named(words[0])[1] / "runs.html"
 
 
-def page(shown: dict[str, Any], *, live: bool = False) -> str:
+def page(shown: dict[str, Any], *, live: bool = False, picture: bool = False) -> str:
     """The document. A live one may ask the server it came from for news, and nobody else.
 
-    Only the two scripts written here may run: the browser compares their hashes. What the runs
-    wrote stands in the page as data and becomes text, never markup.
+    A picture has the plots alone. Only the two scripts written here may run: the browser compares
+    their hashes. What the runs wrote stands in the page as data and becomes text, never markup.
     """
     plotly, own = _plotly(), _own_script()
     asks, mark = ("'self'", "yes") if live else ("'none'", "no")
@@ -76,7 +113,7 @@ def page(shown: dict[str, Any], *, live: bool = False) -> str:
     )
     title = html.escape(legible(str(shown["title"]), 120))
     return f"""<!doctype html>
-<html lang="en" data-live="{mark}">
+<html lang="en" data-live="{mark}"{" data-picture" if picture else ""}>
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
@@ -94,6 +131,12 @@ def page(shown: dict[str, Any], *, live: bool = False) -> str:
 </body>
 </html>
 """
+
+
+def embedded(value: Any) -> str:
+    """JSON that stands safely inside a script element: pure ASCII without <, > and &."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.translate(_ESCAPES)
 
 
 @cache

@@ -12,10 +12,9 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from dare.errors import InvalidInput
-from dare.report.content import content
-from dare.report.document import page
-from dare.report.folder import read_run, stamp
-from dare.report.found import find_runs
+from dare.report.document import content, page
+from dare.runs.found import find_runs
+from dare.runs.reader import read_run, stamp
 
 HOST = "127.0.0.1"
 _REST = 2.0

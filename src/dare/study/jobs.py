@@ -3,24 +3,62 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from dare.errors import InvalidInput, require
+from dare.errors import require
+from dare.runs import checkpoint
+from dare.runs.files import write_json
+from dare.runs.methods import DONE, JOB
 from dare.state import load_state
-from dare.study.arms import Arm
-from dare.study.runs import DONE, JOB
-from dare.study.single import budgeted
-from dare.training import checkpoint
-from dare.training.recipe import curriculum_of
+
+INTERRUPTED = 75
+"""Exit code of a run that was asked to stop; it goes on from its checkpoint next time."""
+
+
+class Task(ABC):
+    """What has a process of its own: `prepare` writes into the folder what that process reads."""
+
+    folder: Path
+    MARK: ClassVar[str] = DONE
+    """The file that says it is finished."""
+    METRICS: ClassVar[str] = "metrics.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """What its process prints."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    @property
+    def done(self) -> bool:
+        """Finished, in this call or an earlier one."""
+        return (self.folder / self.MARK).is_file()
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """For people."""
+
+    @property
+    @abstractmethod
+    def total(self) -> int:
+        """All that is to be done, in tokens or steps."""
+
+    @abstractmethod
+    def gone(self, line: Mapping[str, Any]) -> tuple[int, str]:
+        """How far it is by the last line of its metrics, as a number and in words."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make the folder ready."""
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(Task):
     """Everything that a run is made of; equal jobs are the same run."""
 
     name: str
@@ -39,14 +77,15 @@ class Job:
         return f"{self.name}, seed {self.seed}"
 
     @property
-    def log(self) -> Path:
-        """What the run's process prints."""
-        return self.folder.with_name(f"{self.folder.name}.log")
+    def total(self) -> int:
+        """Tokens."""
+        return self.tokens
 
-    @property
-    def done(self) -> bool:
-        """Finished, in this call or an earlier one."""
-        return (self.folder / DONE).is_file()
+    def gone(self, line: Mapping[str, Any]) -> tuple[int, str]:
+        """How far the run is by the last line of its metrics, as a number and in words."""
+        tokens = int(line["generated_tokens_total"])
+        words = f"step {line['step'] + 1}, {tokens:,} of {self.tokens:,} tokens"
+        return min(tokens, self.tokens), words
 
     def definition(self) -> dict[str, Any]:
         """The job without its place, as job.json holds it."""
@@ -115,36 +154,3 @@ def _differences(before: Any, now: Any, path: str = "") -> list[str]:
         where = f"{path}.{name}" if path else str(name)
         found += _differences(before.get(name), now.get(name), where)
     return found
-
-
-def jobs_of(
-    arms: Sequence[Arm],
-    seeds: Sequence[int],
-    recipe: Mapping[str, Any],
-    tokens: int,
-    out: Path,
-    *,
-    truth: bool = False,
-) -> list[Job]:
-    """Arms x seeds, seed by seed, so that an unfinished study has every arm; all checked first."""
-    jobs = []
-    for seed in seeds:
-        for arm in arms:
-            settings = budgeted(arm.recipe(recipe, seed), tokens)
-            settings["training"].pop("output_dir", None)
-            resolved = curriculum_of(settings)
-            folder = out / arm.name / f"seed-{seed}"
-            jobs.append(Job(arm.name, arm.preset, seed, tokens, settings, resolved, truth, folder))
-    require(jobs, "--seeds", list(seeds), "a study needs at least one seed")
-    if out.exists() and not out.is_dir():
-        raise InvalidInput("--out", str(out), "is a file; name a folder")
-    for job in jobs:
-        job.check()
-    return jobs
-
-
-def write_json(path: Path, value: Any) -> None:
-    """As a whole or not at all."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)

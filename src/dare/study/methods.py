@@ -1,20 +1,108 @@
-"""Methods side by side: arms x seeds at equal generated tokens, then the comparison."""
+"""Methods side by side: arms x seeds at equal generated tokens; sweeps are arms, too."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dare.config import load_preset
 from dare.errors import InvalidInput, require
-from dare.study.arms import Arm
-from dare.study.jobs import Job, jobs_of, write_json
-from dare.study.runner import Outcome, run_jobs, sole_study
-from dare.study.study_progress import StudyProgress
-from dare.training.recipe import change, load_recipe
+from dare.runs.files import write_json
+from dare.runs.folder import sole
+from dare.study.jobs import Job
+from dare.study.runner import Outcome, StudyProgress, run_jobs
+from dare.study.single import budgeted
+from dare.training.recipe import change, curriculum_of, load_recipe
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]*")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One method of a study; `options` are `--field value` words as `dare train` takes them."""
+
+    name: str
+    preset: str
+    options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        fix = "becomes a folder: use letters, digits and . _ + = , - and begin with a letter"
+        require(_NAME.fullmatch(self.name), "arm", self.name, fix)
+        load_preset(self.preset)  # an unknown one is told the nearest, before anything runs
+
+    @classmethod
+    def parse(cls, text: str) -> Arm:
+        """From 'NAME=PRESET --field value ...'."""
+        name, equals, rest = text.partition("=")
+        words = shlex.split(rest)
+        if not equals or not words:
+            fix = "is written as 'NAME=PRESET --field value ...', e.g. 'tiers=dare --tiers true'"
+            raise InvalidInput("--arm", text, fix)
+        return cls(name.strip(), words[0], tuple(words[1:]))
+
+    def recipe(self, base: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        """The recipe of this arm's run with a seed."""
+        return change({**base, "preset": self.preset}, [*self.options, "--seed", str(seed)])
+
+
+def arms_of(presets: Sequence[str], texts: Iterable[str] = ()) -> list[Arm]:
+    """An arm a preset, then those that are written out; no name twice."""
+    arms = [Arm(preset, preset) for preset in presets] + [Arm.parse(text) for text in texts]
+    names = [arm.name for arm in arms]
+    for name in names:
+        require(names.count(name) == 1, "arm", name, "is named twice; each needs its own name")
+    require(arms, "--presets", list(presets), "name at least one preset or --arm")
+    return arms
+
+
+SYMBOLS = {
+    "lambda_easy": "easy.length_penalty",
+    "lambda_hard": "hard.length_bonus",
+    "kappa": "selection.kappa",
+    "eta": "selection.eta",
+    "c": "estimator.clip",
+    "K": "buffer.rollouts_per_prompt",
+    "sigma": "fresh_share",
+    "tau_ESS": "estimator.ess_threshold",
+}
+"""The paper's letters, accepted as names of settings."""
+
+
+def grid(preset: str, fields: Sequence[str], values: Sequence[str]) -> list[Arm]:
+    """Arms of every combination, the last field running fastest.
+
+    `values` holds one comma-separated list a field. An arm is named after what it sets, so that
+    a later sweep in the same folder reuses the runs they share. tau_ESS only acts in
+    the estimator `paper`, which is then set.
+    """
+    require(fields, "--field", list(fields), "name a setting, e.g. --field selection.sharpness")
+    fix = f"give one --values list for each of the {len(fields)} fields"
+    require(len(values) == len(fields), "--values", list(values), fix)
+    full = [SYMBOLS.get(name, name) for name in fields]
+    for name in full:
+        require(full.count(name) == 1, "--field", name, "is named twice")
+    lists = []
+    for name, text in zip(full, values, strict=True):
+        found = [value.strip() for value in text.split(",") if value.strip()]
+        if len(found) != len(set(found)) or not found:
+            raise InvalidInput(f"--values of {name}", text, "give different values: 8,16,32")
+        lists.append(found)
+    extra = ["--estimator.name", "paper"] if "estimator.ess_threshold" in full else []
+    arms = []
+    for combination in itertools.product(*lists):
+        pairs = list(zip(full, combination, strict=True))
+        name = ",".join(f"{field}={value}" for field, value in pairs)
+        words = [word for field, value in pairs for word in (f"--{field}", value)]
+        arms.append(Arm(name, preset, (*extra, *words)))
+    return arms
+
 
 QUICKSTART_TOKENS = 500_000
 
@@ -44,8 +132,22 @@ class Study:
         first = self.first_seed
         require(first >= 0, "--first-seed", first, "must not be negative")
         base = change(load_recipe(self.recipe), list(self.options))
+        fix = "is a file; name a folder"
+        require(self.out.is_dir() or not self.out.exists(), "--out", str(self.out), fix)
+        # Seed by seed, so that an unfinished study has every arm.
         seeds = range(first, first + self.seeds)
-        return jobs_of(self.arms, seeds, base, self._budget(), self.out, truth=self.truth)
+        jobs = [self._job(arm, seed, base) for seed in seeds for arm in self.arms]
+        for job in jobs:
+            job.check()
+        return jobs
+
+    def _job(self, arm: Arm, seed: int, base: Mapping[str, Any]) -> Job:
+        tokens = self._budget()
+        recipe = budgeted(arm.recipe(base, seed), tokens)
+        recipe["training"].pop("output_dir", None)
+        folder = self.out / arm.name / f"seed-{seed}"
+        settings = curriculum_of(recipe)
+        return Job(arm.name, arm.preset, seed, tokens, recipe, settings, self.truth, folder)
 
     def run(
         self,
@@ -56,7 +158,7 @@ class Study:
     ) -> Outcome:
         """Run what is missing; see `run_jobs`."""
         jobs = self.jobs()
-        with sole_study(self.out):
+        with sole(self.out, "--out"):
             self._note_order()
             places = list(devices) or default_devices(jobs[0].recipe)
             return run_jobs(jobs, workers, places, limit, progress)

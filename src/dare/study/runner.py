@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
+import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from dare.errors import InvalidInput, require
-from dare.study.jobs import Job
-from dare.study.stopping import StopRequests
-from dare.study.study_progress import StudyProgress
-from dare.study.worker import INTERRUPTED
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from dare.errors import require
+from dare.study.jobs import INTERRUPTED, Task
 
 
 @dataclass
 class Outcome:
     """What became of the jobs, each in one of the lists."""
 
-    kept: list[Job] = field(default_factory=list)
+    kept: list[Task] = field(default_factory=list)
     """Finished before this call."""
-    done: list[Job] = field(default_factory=list)
-    failed: list[tuple[Job, str]] = field(default_factory=list)
+    done: list[Task] = field(default_factory=list)
+    failed: list[tuple[Task, str]] = field(default_factory=list)
     """With the reason, in one line."""
-    interrupted: list[Job] = field(default_factory=list)
+    interrupted: list[Task] = field(default_factory=list)
     """Stopped or never started, because the study was asked to stop."""
 
 
 @dataclass
 class _Running:
-    job: Job
+    job: Task
     process: subprocess.Popen[bytes]
     slot: int
     began: float
@@ -42,7 +44,7 @@ class _Running:
 
 
 def run_jobs(
-    jobs: Sequence[Job],
+    jobs: Sequence[Task],
     workers: int = 1,
     devices: Sequence[str] = ("cpu",),
     limit: float | None = None,
@@ -66,8 +68,13 @@ def run_jobs(
             while running or (waiting and not stop.count):
                 while waiting and len(running) < workers and not stop.count:
                     slot = min(set(range(workers)) - {item.slot for item in running})
-                    running.append(_start(waiting.pop(0), slot, devices[slot % len(devices)]))
-                    progress.started(running[-1].job)
+                    job = waiting.pop(0)
+                    progress.started(job)
+                    try:
+                        running.append(_start(job, slot, devices[slot % len(devices)]))
+                    except OSError as error:  # its folder cannot be written, say
+                        outcome.failed.append((job, str(error)))
+                        progress.ended(job, f"failed ({error})")
                 time.sleep(0.1)
                 if stop.count > asked:
                     asked = stop.count
@@ -91,20 +98,7 @@ def run_jobs(
     return outcome
 
 
-@contextmanager
-def sole_study(out: Path) -> Iterator[None]:
-    """One study a folder at a time; the lock goes with the process, however it ends."""
-    out.mkdir(parents=True, exist_ok=True)
-    with open(out / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            fix = "another study runs in it; wait for that one or choose another folder"
-            raise InvalidInput("--out", str(out), fix) from None
-        yield
-
-
-def _start(job: Job, slot: int, device: str) -> _Running:
+def _start(job: Task, slot: int, device: str) -> _Running:
     job.prepare()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     environment["CUDA_VISIBLE_DEVICES"] = "" if device == "cpu" else device
@@ -156,3 +150,108 @@ def last_line(path: Path) -> str:
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "it printed nothing"
+
+
+class StopRequests:
+    """Inside the `with` block both signals only add to `count`."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopRequests:
+        with contextlib.suppress(ValueError):  # outside the main thread signals are not ours
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: Any) -> None:
+        self.count += 1
+
+
+_TAIL = 1 << 16
+_EVERY = 1.0
+
+
+class StudyProgress:
+    """Bars on a terminal; elsewhere a line when a run ends."""
+
+    def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
+        self._console = console or Console(stderr=True, highlight=False, quiet=quiet)
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(),
+            console=self._console,
+            disable=quiet or not self._console.is_terminal,
+        )
+        self._tasks: dict[Path, TaskID] = {}
+        self._looked: dict[Path, float] = {}
+        self._total = self._ended = 0
+        self._all: TaskID | None = None
+
+    def __enter__(self) -> StudyProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._console.print(text, markup=False, soft_wrap=True)
+
+    def begin(self, total: int, kept: int) -> None:
+        """How many runs there are, and how many of them were finished before."""
+        self._total, self._ended = total, kept
+        if kept:
+            self.say(f"{kept} of {total} runs are finished already")
+        self._all = self._bars.add_task("all runs", total=total, figures="")
+        self._show_all()
+
+    def started(self, job: Task) -> None:
+        """A run has begun."""
+        self._tasks[job.folder] = self._bars.add_task(job.title, total=job.total, figures="")
+
+    def update(self, job: Task) -> None:
+        """Look at most once a second what a run has written."""
+        now = time.monotonic()
+        if self._bars.disable or now - self._looked.get(job.folder, 0.0) < _EVERY:
+            return
+        self._looked[job.folder] = now
+        line = last_record(job.folder / job.METRICS)
+        if line:
+            done, figures = job.gone(line)
+            self._bars.update(self._tasks[job.folder], completed=done, figures=figures)
+
+    def ended(self, job: Task, trouble: str | None) -> None:
+        """A run is over; `trouble` says what went wrong."""
+        self._ended += trouble is None
+        self._bars.remove_task(self._tasks.pop(job.folder))
+        self._show_all()
+        self.say(f"[{self._ended}/{self._total}] {job.title}: {trouble or 'done'}")
+
+    def _show_all(self) -> None:
+        assert self._all is not None
+        figures = f"{self._ended} of {self._total}"
+        self._bars.update(self._all, completed=self._ended, figures=figures)
+
+
+def last_record(path: Path) -> dict[str, Any] | None:
+    """The last whole line of a file that may be growing."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            lines = file.read().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return None
+    try:
+        record: dict[str, Any] = json.loads(lines[-1])
+    except (IndexError, ValueError):
+        return None
+    return record

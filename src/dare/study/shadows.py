@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,22 +16,22 @@ from dare.curriculum.coldstart import ColdStart
 from dare.curriculum.curriculum import Curriculum
 from dare.curriculum.estimators.base import Estimator, Wanted
 from dare.curriculum.rollouts import Outcome
-from dare.study.cost import Cost
-from dare.study.watchers import Watcher, build_watcher
+from dare.study.watchers import Cost, Watcher, build_watcher
 
 
-class Watched(Estimator):
-    """The curriculum's own estimator, unchanged, with the shadows told of every call.
+class Watched:
+    """The curriculum's own estimator, unchanged, with the shadows told of what it is told.
 
-    It wants the log-probs that its own estimator wants and those that some shadow reads.
+    It wants the log-probs that its own estimator wants and those that some shadow reads. Its state
+    is that estimator's: a checkpoint is that of a run without shadows.
     """
 
     def __init__(self, own: Estimator, shadows: Shadows) -> None:
         self.own, self._shadows = own, shadows
-        self.count, self.probe_group, self.uses_prior = own.count, own.probe_group, own.uses_prior
-        self.needs, self.generates = own.needs, own.generates
-        self.rescores = own.rescores
         self.scores = shadows.scores(own.scores)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own, name)
 
     def set_prior(self, prior_P: Array) -> None:
         """The cold start is done: the outcome that comes next is that of the references."""
@@ -51,56 +51,12 @@ class Watched(Estimator):
         self._shadows.read(step, spent, token_budget)
         return spent
 
-    def mixed(self, size: int) -> Array:
-        """See Estimator."""
-        return self.own.mixed(size)
-
-    def tokens(self) -> Array | None:
-        """See Estimator."""
-        return self.own.tokens()
-
     def refresh(self, step: int, rng: np.random.Generator) -> int:
         """See Estimator. What the shadows do here costs the run nothing."""
         with self._shadows.beside_rescoring(self._shadows.own_cost):
             spent = self.own.refresh(step, rng)
         self._shadows.refresh(step)
         return spent
-
-    def probe(self, step: int, rng: np.random.Generator) -> Array | None:
-        """See Estimator."""
-        return self.own.probe(step, rng)
-
-    def keep(self, step: int) -> Array | None:
-        """See Estimator."""
-        return self.own.keep(step)
-
-    def difficulty(self) -> Array:
-        """See Estimator."""
-        return self.own.difficulty()
-
-    def signal(self) -> Array:
-        """See Estimator."""
-        return self.own.signal()
-
-    def sample(self, rng: np.random.Generator) -> Array:
-        """See Estimator."""
-        return self.own.sample(rng)
-
-    def evidence(self) -> Array:
-        """See Estimator."""
-        return self.own.evidence()
-
-    def metrics(self) -> dict[str, float]:
-        """See Estimator."""
-        return self.own.metrics()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Of the curriculum's own estimator: a checkpoint is that of a run without shadows."""
-        return self.own.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See Estimator."""
-        self.own.load_state_dict(state)
 
 
 class Shadows:
@@ -139,7 +95,7 @@ class Shadows:
             self._first = config.cold_start.references or paper
             none = dataclasses.replace(config.cold_start, references=0)
             self._cold = ColdStart(count, none, config.seed, embeddings)
-        curriculum.estimator = Watched(own, self)
+        curriculum.estimator = cast(Estimator, Watched(own, self))
 
     def scores(self, own: Wanted) -> Wanted:
         """Whose log-probs the run has to record: what its own estimator and the shadows read."""

@@ -1,17 +1,25 @@
-"""One run with a budget of generated tokens, new or continued from its newest checkpoint."""
+"""One run with a budget of generated tokens, and the true failure rates of its policy."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from transformers import TrainerCallback
 
+from dare.curriculum.arrays import Array, keyed_rng
 from dare.errors import require
+from dare.policy.generate import GenerationRequest
 from dare.training.recipe import build, resolved
 from dare.training.trainer import DareTrainer
+
+if TYPE_CHECKING:
+    from dare.training.trainer import DareTrainer
 
 _SCHEDULES = ("constant", "constant_with_warmup")
 
@@ -76,3 +84,95 @@ def train(
         callback.trainer = trainer
     trainer.train(resume_from_checkpoint=resume)
     return trainer
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """failure_QR of each rollout (NaN where it could not be scored) and what they took."""
+
+    failure_QR: Array
+    tokens: int
+    seconds: float
+
+    @property
+    def trials_Q(self) -> Array:
+        """Scored rollouts of each prompt."""
+        return np.isfinite(self.failure_QR).sum(axis=1)
+
+    @property
+    def failures_Q(self) -> Array:
+        """Failures of each prompt among them."""
+        return np.nansum(self.failure_QR, axis=1)
+
+    @property
+    def rate_Q(self) -> Array:
+        """Failure rate of each prompt, NaN where nothing could be scored."""
+        trials = self.trials_Q
+        empty = np.full(len(trials), np.nan)
+        return np.divide(self.failures_Q, trials, out=empty, where=trials > 0)
+
+
+def fresh_rollouts(
+    trainer: DareTrainer, rows: Array, count: int, purpose: str, noise_R: Array | None = None
+) -> Fresh:
+    """`count` rollouts of each row, outside of the run: no budget, no record, no draw of it.
+
+    Keyed by (seed, step, purpose, prompt): the other prompts asked for change nothing, unless
+    `noise_R` gives other keys.
+    """
+    start = time.perf_counter()
+    collector, args = trainer.collector, trainer.args
+    place = np.repeat(np.arange(len(rows)), count)
+    if noise_R is None:
+        noise_R = rows[place] * count + np.tile(np.arange(count), len(rows))
+    mine = collector.share(len(place))
+    request = GenerationRequest(
+        prompts=[trainer.store.tokens(int(row)) for row in rows],
+        prompt_R=place[mine],
+        max_tokens_R=np.full(len(mine), trainer.settings.max_tokens, dtype=np.int64),
+        noise_R=noise_R[mine],
+        seed=args.seed,
+        step=trainer.state.global_step,
+        purpose=purpose,
+    )
+    written = trainer.policy.generate(request, args.sampling).tokens if len(mine) else []
+    rewards = collector.reward(rows[place[mine]], written)
+    failure = [np.nan if reward is None else 1.0 - reward for reward in rewards]
+    sizes = [len(tokens) for tokens in written]
+    local = np.column_stack([np.array(failure, float), np.array(sizes, float)])
+    shared = collector.exchange(mine, local, len(place))
+    return Fresh(
+        failure_QR=shared[:, 0].reshape(len(rows), count),
+        tokens=int(shared[:, 1].sum()),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def estimation_error(
+    trainer: DareTrainer, prompts: int = 96, rollouts: int = 64, group: int = 8
+) -> dict[str, Any]:
+    """Error of the curriculum's estimate on seen prompts, beside that of `group` fresh rollouts.
+
+    Truth is the failure rate of `rollouts` fresh rollouts a prompt. Its own sampling error adds a
+    little to both figures: the fresh group is not part of the truth it is held against.
+    """
+    curriculum = trainer.curriculum
+    assert curriculum is not None, "the trainer has been started"
+    seen = np.flatnonzero(curriculum.visits_P > 0)
+    rng = keyed_rng(trainer.args.seed, trainer.state.global_step, "truth prompts")
+    rows = np.sort(rng.choice(seen, size=min(prompts, len(seen)), replace=False))
+    total = rollouts + group
+    failure = fresh_rollouts(trainer, rows, total, "truth", np.arange(len(rows) * total)).failure_QR
+    truth = np.nanmean(failure[:, group:], axis=1)
+    fresh = np.nanmean(failure[:, :group], axis=1)
+    estimate = curriculum.difficulty()[rows]
+    return {
+        "prompts": len(rows),
+        "rollouts": rollouts,
+        "mae": float(np.abs(estimate - truth).mean()),
+        "mae_fresh": float(np.abs(fresh - truth).mean()),
+        "mse": float(((estimate - truth) ** 2).mean()),
+        "mse_fresh": float(((fresh - truth) ** 2).mean()),
+        "estimate": estimate.tolist(),
+        "truth": truth.tolist(),
+    }

@@ -1,4 +1,4 @@
-"""Tables as Markdown, CSV and LaTeX, from one list of rows."""
+"""Tables of a comparison as Markdown, CSV and LaTeX, from one list of rows."""
 
 from __future__ import annotations
 
@@ -102,14 +102,12 @@ def level_table(figures: dict[str, Any], key: str) -> Table:
     return Table(title, ["method", *levels], rows)
 
 
-def grid_table(
-    figures: dict[str, Any], fields: Sequence[str], key: str = "accuracy", form: str = "{:.3f}"
-) -> Table:
+def grid_table(figures: dict[str, Any], fields: Sequence[str], key: str = "accuracy") -> Table:
     """Two swept settings: a row a value of the first, a column a value of the second."""
     cells: dict[tuple[str, str], str] = {}
     for name, method in figures["methods"].items():
         values = dict(pair.split("=", 1) for pair in name.split(","))
-        cells[values[fields[0]], values[fields[1]]] = show(method[key], form)
+        cells[values[fields[0]], values[fields[1]]] = show(method[key], "{:.3f}")
     rows, columns = (list(dict.fromkeys(pair[axis] for pair in cells)) for axis in (0, 1))
     body = [[row, *(cells.get((row, column), "-") for column in columns)] for row in rows]
     title = f"{key}: {fields[0]} (rows) x {fields[1]} (columns)"
@@ -161,3 +159,14 @@ def _csv(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([head, *rows])
     return text.getvalue()
+
+
+def tables_of(figures: dict[str, Any], fields: Sequence[str] = ()) -> list[Table]:
+    """The summary, the grid of a sweep over two fields, and both tables by level if it has any."""
+    two = len(fields) == 2
+    levels = [level_table(figures, key) for key in ("accuracy", "tokens")]
+    return [
+        *(grid_table(figures, fields, key) for key in ("accuracy", "auc") if two),
+        *summary_tables(figures),
+        *(table for table in levels if len(table.head) > 2),
+    ]

@@ -1,13 +1,19 @@
-"""The estimators that only watch: what each is made of, and how much of the buffer it sees."""
+"""The estimators that only watch: what each is made of, sees of the buffer, and costs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from dare.config import CurriculumConfig
-from dare.curriculum.arrays import Array
+from dare.curriculum.arrays import Array, rank_from_end
+from dare.curriculum.buffer import RolloutBuffer, ScoreRequest
 from dare.curriculum.curriculum import Curriculum
 from dare.curriculum.estimators.base import Estimator
 from dare.curriculum.estimators.baselines import (
@@ -18,10 +24,138 @@ from dare.curriculum.estimators.baselines import (
 from dare.curriculum.estimators.build import build_estimator
 from dare.curriculum.estimators.dare import LiveEstimator
 from dare.curriculum.estimators.paper import PaperEstimator
+from dare.curriculum.rollouts import Outcome, RolloutBatch
 from dare.errors import InvalidInput
-from dare.study.constants import MeanOfSeen
-from dare.study.cost import Cost
-from dare.study.views import NewestView
+
+
+@dataclass
+class Cost:
+    """Tokens generated and read, seconds, and the number of estimates they were spent on.
+
+    `once` of the tokens were spent before the first estimate, however many follow.
+    """
+
+    generated: int = 0
+    scored: int = 0
+    seconds: float = 0.0
+    estimates: int = 0
+    once: int = 0
+
+    def start(self, generated: int, scored: int) -> None:
+        """Add tokens that are spent once a run."""
+        self.generated, self.scored = self.generated + generated, self.scored + scored
+        self.once += generated + scored
+
+    @contextmanager
+    def measure(self) -> Iterator[None]:
+        """Add the time of this block."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - start
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**dataclasses.asdict(self), "seconds": round(self.seconds, 4)}
+
+
+class NewestView(RolloutBuffer):
+    """The newest K plain rollouts of each prompt of another buffer; nothing can be added.
+
+    What is rescored here is remembered here: the buffer that is looked at never changes. K cannot
+    exceed that buffer's own.
+    """
+
+    def __init__(self, source: RolloutBuffer, rollouts_per_prompt: int) -> None:
+        super().__init__(min(rollouts_per_prompt, source.rollouts_per_prompt), source.groups)
+        self._source = source
+        self.forget()
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, column: str) -> Array:
+        """A column of the source; scores taken through the view replace older ones there."""
+        values = self._source[column]
+        own = {"current": self._total, "scored_step": self._step}.get(column)
+        if own is None or not len(self._uid):
+            return values
+        place = self._source.position(self._uid)
+        newer = np.flatnonzero(place >= 0)
+        newer = newer[self._step[newer] >= self._source["scored_step"][place[newer]]]
+        changed = values.copy()
+        changed[place[newer]] = own[newer]
+        return changed
+
+    @property
+    def log_ratio(self) -> Array:
+        """As of the last scoring, here or in the source."""
+        ratio: Array = self["current"] - self["behaviour"]
+        return ratio
+
+    @property
+    def plain(self) -> Array:
+        """True for the newest K plain rollouts of each prompt."""
+        plain = self._source.plain
+        kind = 2 * self._source["prompt"] + plain
+        newest: Array = plain & (rank_from_end(kind) < self.rollouts_per_prompt)
+        return newest
+
+    def add(self, batch: RolloutBatch, step: int) -> dict[str, Array]:
+        """Refused: rollouts are added to the source."""
+        raise InvalidInput("buffer", "a view", "add rollouts to the buffer that it shows")
+
+    def batch(self, index: Any) -> RolloutBatch:
+        """These rollouts of the source."""
+        return self._source.batch(index)
+
+    def request(self, rows: Array) -> ScoreRequest:
+        """All rollouts that the view has of these prompts, to be scored."""
+        index = np.flatnonzero(self.plain & np.isin(self["prompt"], rows))
+        return ScoreRequest(self["uid"][index], self.batch(index))
+
+    def rescore(self, uid: Any, total_logprob: Any, step: int) -> None:
+        """Scores for the view alone; they replace the ones that it was given before."""
+        self._uid = np.asarray(uid, dtype=np.int64)
+        self._total = np.asarray(total_logprob, dtype=np.float64)
+        self._step = np.full(len(self._uid), step, np.int64)
+
+    def add_scores(self, uid: Any, total_logprob: Any, step: int) -> None:
+        """Scores for the view alone, beside those that it has of other rollouts."""
+        here = self._source.position(self._uid) >= 0
+        kept = here & ~np.isin(self._uid, uid)
+        before = self._uid[kept], self._total[kept], self._step[kept]
+        self.rescore(uid, total_logprob, step)
+        self._uid = np.concatenate([before[0], self._uid])
+        self._total = np.concatenate([before[1], self._total])
+        self._step = np.concatenate([before[2], self._step])
+
+    def forget(self) -> None:
+        """Show the source's scores again."""
+        self.rescore(np.empty(0, np.int64), np.empty(0), 0)
+
+
+class MeanOfSeen(Estimator):
+    """Every prompt at the mean failure rate of the groups seen so far, 0.5 before the first."""
+
+    scores = "none"
+    uses_prior = False
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self._scalars = {"groups": 0, "failed": 0.0}
+
+    def observe(self, outcome: Outcome) -> None:
+        """See Estimator."""
+        scored = outcome.trials_Q > 0
+        if scored.any():
+            rates = outcome.failures_Q[scored] / outcome.trials_Q[scored]
+            self._scalars["groups"] += len(rates)
+            self._scalars["failed"] += float(rates.sum())
+            mean = self._scalars["failed"] / self._scalars["groups"]
+            self._arrays["difficulty"] = np.full(self.count, mean)
+
 
 WATCHING = {
     "dare": "a regression on the policy's states, on solutions where there are some, and on groups"

@@ -11,7 +11,8 @@ import sys
 import threading
 from pathlib import Path
 
-INTERRUPTED = 75  # asked to stop; the run goes on from its checkpoint next time
+from dare.study.jobs import INTERRUPTED, Job
+
 _WAIT = 60.0  # for a process of an earlier study to leave the folder
 
 
@@ -19,7 +20,7 @@ def main(folder: Path) -> int:
     """Run the job of a folder to its end; returns the exit code."""
     if stat.S_ISFIFO(os.fstat(0).st_mode):  # started by a study, not by hand
         threading.Thread(target=_leave_with_the_study, daemon=True).start()
-    from dare.training.run_folder import sole
+    from dare.runs.folder import sole
 
     with sole(folder, "folder", wait=_WAIT):
         return run(folder)
@@ -30,12 +31,14 @@ def run(folder: Path) -> int:
     import torch
     from transformers.utils import logging
 
-    from dare.study.jobs import Job, write_json
-    from dare.study.single import train
-    from dare.study.truth import estimation_error
+    from dare.runs.files import write_json
+    from dare.study.estimator_runs import SEED, SeedJob
+    from dare.study.single import estimation_error, train
 
     logging.disable_progress_bar()
     torch.set_num_threads(1)  # a study runs side by side; threads would wait for each other
+    if (folder / SEED).is_file():
+        return 0 if SeedJob.load(folder).run(show=False) else INTERRUPTED
     job = Job.load(folder)
     if job.done:
         return 0

@@ -19,7 +19,7 @@ from dare.curriculum.teacher_fit import (
 )
 from dare.curriculum.teacher_head import TeacherHead
 from dare.errors import InvalidInput, require
-from dare.study.calibration import calibration
+from dare.study.metrics import calibration
 from dare.teacher.recalibrate import Line, best_line, expected_error, recalibrated
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +14,10 @@ from transformers import TrainerCallback
 
 from dare.curriculum.arrays import Array, keyed_rng
 from dare.errors import InvalidInput, require
-from dare.study.fresh import fresh_rollouts
+from dare.runs.checkpoint import checkpoints
+from dare.runs.files import write_whole
+from dare.study.single import fresh_rollouts
 from dare.teacher.rates import text_of
-from dare.training.checkpoint import checkpoints
 from dare.training.progress import RichProgress
 from dare.training.recipe import build, load_data
 
@@ -158,10 +158,8 @@ def _claim(folder: Path, recipe: Mapping[str, Any], wanted: Wanted) -> None:
 
 def _write(path: Path, lines: list[dict[str, Any]]) -> None:
     """JSON lines that are there as a whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
     try:
-        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-        temporary.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     except OSError as error:
         raise InvalidInput("--out", str(path), f"cannot be written: {error}") from None
-    os.replace(temporary, path)

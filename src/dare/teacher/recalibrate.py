@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dare.curriculum.arrays import Array
-from dare.study.calibration import calibration
+from dare.study.metrics import calibration
 
 
 class Line(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ import numpy as np
 
 from dare.curriculum.prompts import PromptTable
 from dare.curriculum.rollouts import Conditioning
-from dare.data.schema import encodable
+from dare.data.row import encodable, text_of
 from dare.errors import InvalidInput, require
 from dare.policy.batching import IntArray
 from dare.rewards.math.extract import boxed_answer, marked_answer
@@ -244,7 +243,7 @@ def _checked(row: Mapping[str, Any], where: str, answered: bool) -> str:
     require(spoken, where, prompt, "has no words, or nobody who says them; drop the row")
     for turn in turns:
         encodable(turn["role"] + turn["content"], where)
-    return json.dumps([[turn["role"], turn["content"]] for turn in turns])
+    return text_of(turns)
 
 
 def _tell_of_repeats(

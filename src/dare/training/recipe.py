@@ -18,8 +18,8 @@ import yaml
 from dare.config import CurriculumConfig, nest
 from dare.config.nested import arguments, hints_of, kinds_of, names_of, typed
 from dare.errors import InvalidInput, require, suggest
-from dare.report.text import load_yaml
 from dare.rewards.model import named_functions
+from dare.runs.files import load_yaml
 from dare.training.config import FAMILIAR, DareConfig, first_line
 from dare.training.from_trl import MEANT, answer, is_trls, suggest_setting
 from dare.training.trainer import DareTrainer
@@ -295,7 +295,7 @@ def load_data(source: Any, field: str) -> list[dict[str, Any]]:
     if not isinstance(path, str) or not path:
         fix = "name a data file, a hub id, or {tasks: {count: 1024, seed: 0}}"
         raise InvalidInput(field, source, fix)
-    from dare.data.training_rows import training_rows
+    from dare.data.schema import training_rows
 
     if isinstance(source, Mapping):
         for name, value in source.items():

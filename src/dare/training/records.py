@@ -13,7 +13,7 @@ from dare.curriculum.batch import TrainBatch
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, Finish, RolloutBatch
 from dare.curriculum.tiers import Tier
-from dare.report.text import legible, prompt_text
+from dare.text import legible, prompt_text
 
 if TYPE_CHECKING:
     from dare.training.trainer import DareTrainer

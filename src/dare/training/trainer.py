@@ -45,12 +45,13 @@ from dare.policy.loss import LossInputs, clipped_loss
 from dare.policy.model import context_of, load, peak_memory_mb, without_dropout
 from dare.policy.policy import Policy
 from dare.policy.sharded import parted_state, whole_state
-from dare.report.text import prompt_text
 from dare.rewards.calling import Rewards
 from dare.rewards.model import reward_functions
+from dare.runs import checkpoint
+from dare.runs.folder import RunFolder, remove_empty, sole, usable
 from dare.state import load_state, save_state
 from dare.templates.encode import OPTIONS
-from dare.training import checkpoint
+from dare.text import prompt_text
 from dare.training.callbacks import (
     StepEnd,
     WholeSteps,
@@ -65,7 +66,6 @@ from dare.training.from_trl import answer_trainer, length_figures, logged
 from dare.training.micro import mini_batches
 from dare.training.prompts import PromptStore
 from dare.training.records import NothingRight, sample_records, selection_record, told
-from dare.training.run_folder import RunFolder, remove_empty, sole, usable
 from dare.training.services import PolicyServices
 from dare.training.unscored import UnscoredWindow
 from dare.training.update import OwnPass, micro_batches, trained_rows

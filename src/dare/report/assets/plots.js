@@ -152,7 +152,8 @@ function resolve(trace, off) {
   made.marker = { size: 6, ...trace.marker, color: tint };
   if (group) made.legendgroup = group;
   if (trace.stackgroup) made.fillcolor = faint(tint, 0.75);
-  for (const side of ["error_x", "error_y"]) if (made[side]) made[side] = { ...made[side], color: tint };
+  const whiskers = trace.type === "bar" ? colour("soft") : tint; // on their own bar they would not be seen
+  for (const side of ["error_x", "error_y"]) if (made[side]) made[side] = { ...made[side], color: whiskers };
   if (trace.fill) return [{ ...made, line: { width: 0 }, fillcolor: faint(tint, 0.16) }];
   if (!(smooth && state.smooth && made.y.length >= 20)) return [made];
   const raw = { ...made, line: { ...made.line, width: 1 }, opacity: 0.3, hoverinfo: "skip" };

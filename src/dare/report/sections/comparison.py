@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,14 +9,23 @@ import numpy as np
 
 from dare.curriculum.arrays import Array
 from dare.errors import InvalidInput
-from dare.report.blocks import Block, Trace, note, numbers, plot, section, table
-from dare.report.folder import RunData
-from dare.report.lines import number, values
+from dare.report.blocks import (
+    DASHES,
+    RUN_COLOURS,
+    Block,
+    Trace,
+    note,
+    numbers,
+    plot,
+    section,
+    table,
+)
 from dare.report.sections.levels import level_name
-from dare.report.text import legible
-from dare.study.compare import compare_runs
-from dare.study.runs import Run
+from dare.runs.methods import Run, settings_of
+from dare.runs.reader import RunData, known, number, values
+from dare.study.comparison import compare_runs
 from dare.study.tables import level_table, summary_tables
+from dare.text import legible
 
 
 def comparison(runs: Sequence[RunData], methods: Sequence[str]) -> dict[str, Any]:
@@ -51,7 +59,7 @@ def method_names(runs: Sequence[RunData]) -> list[str]:
     settings: dict[str, set[str]] = {}
     seeds: dict[str, list[int]] = {}
     for run in runs:
-        settings.setdefault(run.method, set()).add(_settings(run))
+        settings.setdefault(run.method, set()).add(settings_of(run.config))
         seeds.setdefault(run.method, []).append(run.seed)
     names = []
     for run in runs:
@@ -62,13 +70,6 @@ def method_names(runs: Sequence[RunData]) -> list[str]:
         repeated = len(set(seeds[run.method])) < len(seeds[run.method])
         names.append(run.name if mixed or repeated else run.method)
     return names
-
-
-def _settings(run: RunData) -> str:
-    held = run.config.get("curriculum")
-    return json.dumps(
-        {**(held if isinstance(held, dict) else {}), "seed": None}, sort_keys=True, default=str
-    )
 
 
 def _usable(run: RunData) -> bool:
@@ -87,20 +88,30 @@ def _compared(
         figures = compare_runs(found)
     except InvalidInput as error:
         return [note(f"Nothing to compare: {error.fix}.")]
-    tables = [
-        *summary_tables(figures),
-        level_table(figures, "accuracy"),
-        level_table(figures, "tokens"),
-    ]
-    shown = [
-        table(f"comparison-{place}", one.title, "", one.head, one.rows)
-        for place, one in enumerate(tables)
-        if len(one.head) > 1
-    ]
-    pictures = [_curves(figures, colours, "tokens")]
-    if figures["grid_seconds"] is not None:
-        pictures.append(_curves(figures, colours, "seconds"))
-    return [*pictures, _ends(figures, colours), *shown]
+    return compared(figures, colours)
+
+
+def compared(figures: dict[str, Any], colours: Mapping[str, str]) -> list[Block]:
+    """The pictures of a comparison, then its tables."""
+    shown = [plot for plots in pictures(figures, colours).values() for plot in plots]
+    levels = [level_table(figures, key) for key in ("accuracy", "tokens")]
+    for place, one in enumerate([*summary_tables(figures), *levels]):
+        if len(one.head) > 1:
+            shown.append(table(f"comparison-{place}", one.title, "", one.head, one.rows))
+    return shown
+
+
+def pictures(figures: dict[str, Any], colours: Mapping[str, str]) -> dict[str, list[Block]]:
+    """Curves over tokens and seconds, bars by level, ends and speed: plots by picture."""
+    seconds, methods = figures["grid_seconds"] is not None, figures["methods"].values()
+    found = {"curves": [_curves(figures, colours, "tokens")]}
+    if seconds:
+        found["seconds"] = [_curves(figures, colours, "seconds")]
+    if any(method["by_level"] for method in methods):
+        found["levels"] = [_levels(figures, colours, key) for key in ("accuracy", "tokens")]
+    known = [key for key in _ENDS if any(method[key][0] is not None for method in methods)]
+    found["final"] = [_ends(figures, colours, key) for key in known]
+    return found
 
 
 def _clean(run: RunData) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -114,7 +125,7 @@ def _clean(run: RunData) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             parts = levels if isinstance(levels, dict) else {}
             whole = {
                 level_name(name): {
-                    **{key: _known(part.get(key)) for key in ("accuracy", "tokens")},
+                    **{key: known(part.get(key)) for key in ("accuracy", "tokens")},
                     "by_problem": _scores(part),
                 }
                 for name, part in parts.items()
@@ -139,9 +150,9 @@ def _clean(run: RunData) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         if spent > 0:
             line["seconds"] = {"all": float(spent)}
         for key in ("memory_mb", "varied_groups"):
-            known = _known(record.get(key))
-            if known is not None:
-                line[key] = known
+            held = known(record.get(key))
+            if held is not None:
+                line[key] = held
         metrics.append(line)
     return evaluations, metrics
 
@@ -150,11 +161,6 @@ def _scores(part: Mapping[str, Any]) -> list[float]:
     """Score of each problem, NaN where it has none; nothing where the run kept none."""
     held = part.get("by_problem")
     return [number(value) for value in held] if isinstance(held, list) else []
-
-
-def _known(value: Any) -> float | None:
-    found = number(value)
-    return found if np.isfinite(found) else None
 
 
 def _curves(figures: dict[str, Any], colours: Mapping[str, str], axis: str) -> Block:
@@ -188,6 +194,7 @@ def _curves(figures: dict[str, Any], colours: Mapping[str, str], axis: str) -> B
                 "name": label,
                 "colour": colours[name],
                 "group": name,
+                "line": {"dash": _dash(colours[name])},
             }
         )
     words = {"tokens": "generated tokens", "seconds": "seconds of training"}[axis]
@@ -207,47 +214,68 @@ def _curves(figures: dict[str, Any], colours: Mapping[str, str], axis: str) -> B
     )
 
 
-def _ends(figures: dict[str, Any], colours: Mapping[str, str]) -> Block:
-    names = list(figures["methods"])
+def _levels(figures: dict[str, Any], colours: Mapping[str, str], key: str) -> Block:
+    """A bar a method and level, at the end."""
     traces: list[Trace] = []
-    for name in names:
-        mean, low, high = figures["methods"][name]["accuracy"]
+    for name, method in figures["methods"].items():
+        parts = {level: part[key] for level, part in method["by_level"].items()}
+        bar = {"type": "bar", "x": list(parts), "y": [part[0] for part in parts.values()]}
+        whiskers = _whiskers(list(parts.values()))
         traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": [mean],
-                "y": [name],
-                "name": name,
-                "colour": colours[name],
-                "marker": {"size": 10},
-                "error_x": {
-                    "type": "data",
-                    "array": _side(high, mean),
-                    "arrayminus": _side(mean, low),
-                    "thickness": 2,
-                    "width": 5,
-                },
-            }
+            {**bar, "name": name, "colour": colours[name], "group": name, "error_y": whiskers}
         )
-    caption = "At the last evaluation of each run. Whiskers that overlap leave the order open."
-    return plot(
-        "comparison-ends",
+    share = key == "accuracy"
+    title = "Accuracy by level" if share else "Tokens a response by level"
+    options: dict[str, Any] = {"legend": True, "share": share, "height": 320}
+    options["layout"] = {"xaxis": {"type": "category"}}
+    return plot(f"comparison-{key}", title, "At the end.", traces, x="level", **options)
+
+
+# Figure, title and caption of each plot of the ends.
+_ENDS = {
+    "accuracy": (
         "Final accuracy",
+        "At the last evaluation of each run. Whiskers that overlap leave the order open.",
+    ),
+    "auc": ("AUC", "Mean accuracy over the tokens that all runs have generated."),
+    "token_speed_up": ("Times fewer tokens", "Than the base until it reached the target."),
+    "second_speed_up": ("Times fewer seconds", "Than the base until it reached the target."),
+}
+
+
+def _ends(figures: dict[str, Any], colours: Mapping[str, str], key: str) -> Block:
+    title, caption = _ENDS[key]
+    traces: list[Trace] = []
+    for name, method in figures["methods"].items():
+        dot = {"type": "scatter", "mode": "markers", "x": [method[key][0]], "y": [name]}
+        look = {"colour": colours[name], "marker": {"size": 10}}
+        traces.append({**dot, **look, "name": name, "error_x": _whiskers([method[key]])})
+    rate = {"tickformat": ".3~p"} if key in ("accuracy", "auc") else {}
+    names = {"automargin": True, "type": "category", "autorange": "reversed"}
+    return plot(
+        "comparison-ends" if key == "accuracy" else f"comparison-{key}",
+        title,
         caption,
         traces,
-        x="accuracy",
-        wide=True,
-        height=130 + 34 * len(names),
-        layout={
-            "xaxis": {"tickformat": ".3~p"},
-            "yaxis": {"automargin": True, "type": "category", "autorange": "reversed"},
-        },
+        x=title,
+        wide=key == "accuracy",
+        height=130 + 34 * len(traces),
+        layout={"xaxis": rate, "yaxis": names},
     )
 
 
-def _side(high: float | None, low: float | None) -> list[float]:
-    return [0.0 if high is None or low is None else high - low]
+def _whiskers(values: Sequence[Sequence[float | None]]) -> dict[str, Any]:
+    def sides(high: int, low: int) -> list[float]:
+        pairs = [(value[high], value[low]) for value in values]
+        return [0.0 if up is None or down is None else up - down for up, down in pairs]
+
+    look = {"type": "data", "thickness": 2, "width": 5}
+    return {**look, "array": sides(2, 0), "arrayminus": sides(0, 1)}
+
+
+def _dash(colour: str) -> str:
+    """Solid as long as colours last, then broken: two methods never look the same."""
+    return DASHES[int(colour.partition(":")[2]) // RUN_COLOURS % len(DASHES)]
 
 
 def colour_places(methods: Sequence[str]) -> Array:

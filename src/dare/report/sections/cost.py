@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dare.report.axes import Axes
 from dare.report.blocks import (
+    Axes,
     Block,
     duration,
     layers,
@@ -20,8 +20,7 @@ from dare.report.blocks import (
     short,
     table,
 )
-from dare.report.folder import RunData
-from dare.report.lines import inner_keys, values
+from dare.runs.reader import RunData, inner_keys, values
 
 _PHASES = 8
 

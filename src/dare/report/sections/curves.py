@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dare.evaluation.intervals import wilson
-from dare.report.axes import Axes
-from dare.report.blocks import Block, Trace, line, note, numbers, plot, section
-from dare.report.difficulty import TIERS
-from dare.report.folder import RunData
-from dare.report.lines import values
-from dare.report.text import legible
+from dare.report.blocks import DASHES, Axes, Block, Trace, line, note, numbers, plot, section
+from dare.runs.difficulty import TIERS
+from dare.runs.reader import RunData, values
+from dare.text import legible
 
 
 class Curve(NamedTuple):
@@ -70,22 +68,10 @@ CURVES = (
 )
 _BANDS = 3
 _MARKED = 50
-_DASHES = ("solid", "dash", "dot", "dashdot")
 _ZERO_IS_NOTHING = ("objective_kl", "unscored", "truncated", "objective_clipped")
 _SHOWN_ELSEWHERE = {
-    "step",
-    "time",
-    "probe",
-    "prompts",
-    "rollouts",
-    "memory_mb",
-    "coverage",
-    "ess",
-    "ess_accepted",
-    "prediction_error",
-    "tier_easy",
-    "tier_medium",
-    "tier_hard",
+    *("step", "time", "probe", "prompts", "rollouts", "memory_mb", "coverage", "ess"),
+    *("ess_accepted", "prediction_error", "tier_easy", "tier_medium", "tier_hard"),
     "generated_tokens_total",
 }
 
@@ -173,7 +159,7 @@ def dashes(colours: Sequence[str]) -> list[str]:
     seen: dict[str, int] = {}
     found = []
     for colour in colours:
-        found.append(_DASHES[seen.get(colour, 0) % len(_DASHES)])
+        found.append(DASHES[seen.get(colour, 0) % len(DASHES)])
         seen[colour] = seen.get(colour, 0) + 1
     return found
 

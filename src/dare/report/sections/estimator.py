@@ -9,15 +9,37 @@ import numpy as np
 
 from dare.curriculum.arrays import Array
 from dare.curriculum.tiers import Tier
-from dare.report.axes import Axes
-from dare.report.blocks import Block, Trace, binned, line, note, numbers, plot, section, thinned
-from dare.report.folder import RunData
-from dare.report.lines import values
-from dare.study import calibration
+from dare.report.blocks import (
+    Axes,
+    Block,
+    Trace,
+    binned,
+    line,
+    note,
+    numbers,
+    plot,
+    section,
+    short,
+    thinned,
+)
+from dare.runs.reader import RunData, number, values
+from dare.study.metrics import calibration
 
 _LEAST = 20
 _COLUMNS = 200
 _MANY = 100_000
+_PERFECT: Trace = {
+    "type": "scatter",
+    "mode": "lines",
+    "x": [0, 1],
+    "y": [0, 1],
+    "name": "perfect",
+    "colour": "soft",
+    "line": {"dash": "dot", "width": 1.5},
+    "hoverinfo": "skip",
+    "showlegend": False,
+}
+_RATES = {"range": [-0.03, 1.03], "tickformat": ".0%"}
 
 
 def estimator(runs: Sequence[RunData], axes: Axes) -> dict[str, Any]:
@@ -35,7 +57,8 @@ def estimator(runs: Sequence[RunData], axes: Axes) -> dict[str, Any]:
 
 
 def _blocks(run: RunData, place: int, axes: Axes) -> list[Block]:
-    return [*_calibration(run), *_error(run, place, axes), *_supply(run, place, axes)]
+    supply = _supply(run, place, axes)
+    return [*_calibration(run), *_truth(run), *_error(run, place, axes), *supply]
 
 
 def _calibration(run: RunData) -> list[Block]:
@@ -49,19 +72,7 @@ def _calibration(run: RunData) -> list[Block]:
         )
         return [note(text)]
     middle = float(np.median(drawn.step_D[known]))
-    traces: list[Trace] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": [0, 1],
-            "y": [0, 1],
-            "name": "perfect",
-            "colour": "soft",
-            "line": {"dash": "dot", "width": 1.5},
-            "hoverinfo": "skip",
-            "showlegend": False,
-        }
-    ]
+    traces: list[Trace] = [_PERFECT]
     trials = plain_trials(run)
     early = drawn.step_D <= middle
     for name, part, colour in (
@@ -69,7 +80,7 @@ def _calibration(run: RunData) -> list[Block]:
         ("second half", known & ~early, "main"),
     ):
         if part.any():
-            bins = calibration.calibration(
+            bins = calibration(
                 np.clip(drawn.difficulty_D[part], 0, 1), drawn.failure_D[part], trials[part]
             )
             traces.append(_points(bins, name, colour))
@@ -77,7 +88,6 @@ def _calibration(run: RunData) -> list[Block]:
         "Drawn prompts grouped by predicted failure rate; points on the dotted line are right on "
         "average, points above it are harder than thought. Whiskers: 95 % intervals."
     )
-    ends = {"range": [-0.03, 1.03], "tickformat": ".0%"}
     return [
         plot(
             "calibration",
@@ -88,7 +98,7 @@ def _calibration(run: RunData) -> list[Block]:
             y="realised failure rate",
             height=380,
             legend=True,
-            layout={"xaxis": ends, "yaxis": ends},
+            layout={"xaxis": _RATES, "yaxis": _RATES},
         )
     ]
 
@@ -112,6 +122,34 @@ def _points(bins: list[dict[str, Any]], name: str, colour: str) -> Trace:
         "name": name,
         "colour": colour,
     }
+
+
+def _truth(run: RunData) -> list[Block]:
+    """Estimates at the end against many fresh rollouts, where these were taken."""
+    held = run.estimation if isinstance(run.estimation, dict) else {}
+    sides = [held.get(key) for key in ("estimate", "truth")]
+    lists = [side for side in sides if isinstance(side, list)]
+    if len(lists) < 2 or len({len(side) for side in lists}) > 1:
+        return []
+    x, y = (numbers(np.array([number(value) for value in side])) for side in lists)
+    errors = [short(number(held.get(key))) for key in ("mae", "mae_fresh")]
+    caption = (
+        f"{len(x)} training prompts at the end of the run, against many fresh rollouts of each. "
+        f"Mean distance {errors[0]}; that of a fresh group is {errors[1]}."
+    )
+    dots = {"type": "scatter", "mode": "markers", "x": x, "y": y, "name": "prompts"}
+    return [
+        plot(
+            "truth",
+            "Estimate and truth",
+            caption,
+            [_PERFECT, {**dots, "colour": "main"}],
+            x="estimated failure rate",
+            y="true failure rate",
+            height=380,
+            layout={"xaxis": _RATES, "yaxis": _RATES},
+        )
+    ]
 
 
 def plain_trials(run: RunData) -> Array:

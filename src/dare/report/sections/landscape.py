@@ -9,11 +9,9 @@ import numpy as np
 
 from dare.curriculum.arrays import Array
 from dare.curriculum.landscape import BINS, tiers_of
-from dare.report.axes import Axes
-from dare.report.blocks import Block, layers, note, numbers, plot, section, thinned
-from dare.report.difficulty import TIERS
-from dare.report.folder import RunData
-from dare.report.lines import broken
+from dare.report.blocks import Axes, Block, layers, note, numbers, plot, section, thinned
+from dare.runs.difficulty import TIERS
+from dare.runs.reader import RunData, broken
 
 _COLUMNS = 200
 _FRAMES = 11

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from dare.curriculum.arrays import Array
-from dare.report import difficulty
-from dare.report.axes import Axes
 from dare.report.blocks import (
+    Axes,
     Block,
     binned,
     layers,
@@ -22,10 +21,10 @@ from dare.report.blocks import (
     table,
     thinned,
 )
-from dare.report.difficulty import TIERS
-from dare.report.folder import RunData
-from dare.report.lines import inner_keys, values
-from dare.report.text import legible
+from dare.runs import difficulty
+from dare.runs.difficulty import TIERS
+from dare.runs.reader import RunData, inner_keys, values
+from dare.text import legible, natural
 
 _COLUMNS = 200
 _LEVELS = 12
@@ -45,14 +44,7 @@ def levels(runs: Sequence[RunData], axes: Axes) -> dict[str, Any]:
 
 def by_number(names: Sequence[str]) -> list[str]:
     """Levels in order of number, words after them."""
-
-    def key(name: str) -> tuple[int, float, str]:
-        try:
-            return 0, float(name), name
-        except ValueError:
-            return 1, 0.0, name
-
-    return sorted(names, key=key)
+    return sorted(names, key=natural)
 
 
 def level_name(name: str) -> str:

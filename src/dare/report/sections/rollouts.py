@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from dare.report.blocks import Block, note, section
-from dare.report.difficulty import TIERS
-from dare.report.folder import RunData
-from dare.report.lines import Line, values
-from dare.report.text import LONGEST, legible, prompt_text
+from dare.runs.difficulty import TIERS
+from dare.runs.reader import Line, RunData, known, values
+from dare.text import LONGEST, legible, prompt_text
 
 CHARACTERS = 3_000_000
 """Of all samples of a page together."""
@@ -83,8 +82,8 @@ def _size(line: Line) -> int:
 
 def _row(line: Line) -> dict[str, Any]:
     def number(key: str) -> float | None:
-        value = float(values([line], key)[0])
-        return float(f"{value:.4g}") if np.isfinite(value) else None
+        value = known(line.get(key))
+        return None if value is None else float(f"{value:.4g}")
 
     kind = str(line.get("conditioning"))
     hints = line.get("hint")

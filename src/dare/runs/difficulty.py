@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow
 import pyarrow.csv
 import pyarrow.parquet
-import yaml
 
 from dare.curriculum.arrays import Array
 from dare.curriculum.tiers import Tier
 from dare.errors import InvalidInput, require, suggest
-from dare.report.text import load_yaml
+from dare.runs.files import read_yaml
 
 FILE = "difficulty.parquet"
 BINS = 20
@@ -75,18 +74,10 @@ def has_tiers(run: Path) -> bool:
     """Whether the run's tiers are on: off, all its prompts are medium by name alone. A run that
     does not say is shown with what its table holds."""
     try:
-        settings = load_yaml((run / "config.yaml").read_text(encoding="utf-8"))
-        return bool(settings["curriculum"].get("tiers", True))
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-        yaml.YAMLError,
-        TypeError,
-        KeyError,
-        AttributeError,
-    ):
+        held = read_yaml(run / "config.yaml").get("curriculum")
+    except InvalidInput:
         return True
+    return bool(held.get("tiers", True)) if isinstance(held, dict) else True
 
 
 def _with_prompts(table: pyarrow.Table, path: Path) -> pyarrow.Table:

@@ -1,4 +1,4 @@
-"""Finished runs read back from their folders, each with the method it belongs to."""
+"""Finished runs read back to be compared, each with the method it belongs to."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dare.config.nested import typed
 from dare.errors import InvalidInput, require
-from dare.report.found import study_order
-from dare.report.lines import read_lines
-from dare.report.text import load_yaml
+from dare.runs.files import read_json, read_yaml
+from dare.runs.found import named, runs_under
+from dare.runs.reader import read_lines
 
 JOB, DONE = "job.json", "done.json"
 """Files that mark the run folder of a study: what it is to do, and that it is done."""
@@ -43,8 +41,8 @@ def load_runs(words: Sequence[str | Path]) -> tuple[list[Run], list[Path]]:
     unfinished: list[Path] = []
     plain: dict[Path, tuple[str, str]] = {}
     for word in words:
-        name, folder = _named(str(word))
-        for path in _run_folders(folder):
+        name, folder = named(str(word))
+        for path in runs_under(folder, ("eval.jsonl", JOB)):
             if (path / JOB).is_file() and not (path / DONE).is_file():
                 unfinished.append(path)
                 continue
@@ -52,7 +50,7 @@ def load_runs(words: Sequence[str | Path]) -> tuple[list[Run], list[Path]]:
             if run.folder in [other.folder for other in runs]:
                 raise InvalidInput("run", str(path), "is named twice")
             if name is None and not (path / JOB).is_file():
-                plain[path] = (run.method, _settings(path))
+                plain[path] = (run.method, settings_of(read_yaml(path / "config.yaml")))
             runs.append(run if name is None else replace(run, method=name))
     if not runs:
         fix = "holds no finished run (a folder with eval.jsonl and metrics.jsonl)"
@@ -72,47 +70,21 @@ def by_method(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return {name: sorted(group, key=lambda run: run.seed) for name, group in groups.items()}
 
 
-def _named(word: str) -> tuple[str | None, Path]:
-    if Path(word).is_dir():
-        return None, Path(word)
-    name, equals, rest = word.partition("=")
-    folder = Path(rest if equals else word)
-    if not folder.is_dir():
-        raise InvalidInput("run", word, "there is no such folder")
-    return name, folder
-
-
-def _run_folders(folder: Path) -> list[Path]:
-    """The folder itself where it is a run; otherwise every run under it, in the study's order."""
-    if (folder / "eval.jsonl").is_file() or (folder / JOB).is_file():
-        return [folder]
-    found = {path.parent for name in ("eval.jsonl", JOB) for path in folder.glob(f"*/**/{name}")}
-    order = study_order(folder)
-
-    def place(path: Path) -> tuple[int, str, int, str]:
-        first = path.relative_to(folder).parts[0]
-        rank = order.index(first) if first in order else len(order)
-        return rank, first, len(path.name), path.name
-
-    return sorted(found, key=place)
-
-
 def _load(folder: Path) -> Run:
     evaluations = _lines(folder / "eval.jsonl", _EVALUATION)
     metrics = _lines(folder / "metrics.jsonl", _STEP)
     scored = [line for line in evaluations if line["accuracy"] is not None]
     if not scored or not metrics:
         raise InvalidInput("run", str(folder), "has no evaluation or no training step to compare")
-    named = {"preset": folder.name, "seed": 0}
+    about = {"preset": folder.name, "seed": 0}
     if (folder / JOB).is_file():
         job = _mapping(folder / JOB)
-        named = {"preset": job.get("name"), "seed": job.get("seed")}
+        about = {"preset": job.get("name"), "seed": job.get("seed")}
     elif (folder / "config.yaml").is_file():
-        named = _mapping(folder / "config.yaml").get("training") or {}
-    method = typed(str, named.get("preset"), f"{folder}: the method's name")
-    seed = typed(int, named.get("seed"), f"{folder}: seed")
-    extra = folder / "estimation.json"
-    estimation = None
+        about = read_yaml(folder / "config.yaml").get("training") or {}
+    method = typed(str, about.get("preset"), f"{folder}: the method's name")
+    seed = typed(int, about.get("seed"), f"{folder}: seed")
+    extra, estimation = folder / "estimation.json", None
     if extra.is_file():
         estimation = typed(dict[str, float | list[Any] | None], _mapping(extra), str(extra))
     return Run(method, seed, folder, scored, metrics, estimation)
@@ -152,19 +124,12 @@ def _typed(
 
 
 def _mapping(path: Path) -> dict[str, Any]:
-    """What a JSON or YAML file of a run holds."""
-    try:
-        held = load_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        fix = f"cannot be read ({type(error).__name__})"
-        raise InvalidInput("run", str(path), fix) from None
-    return typed(dict[str, Any], held, str(path))
+    return typed(dict[str, Any], read_json(path), str(path))
 
 
-def _settings(folder: Path) -> str:
+def settings_of(config: Mapping[str, Any]) -> str:
     """The curriculum of a run without its seed, to tell equal methods from unequal ones."""
-    path = folder / "config.yaml"
-    held = _mapping(path).get("curriculum") if path.is_file() else None
+    held = config.get("curriculum")
     settings = {**(held if isinstance(held, dict) else {}), "seed": None}
     return json.dumps(settings, sort_keys=True, default=str)
 

@@ -9,12 +9,39 @@ from typing import Any
 import numpy as np
 
 from dare.curriculum.arrays import Array, compact
-from dare.evaluation.student import Interval, student, t_quantile
-from dare.study import cost
-from dare.study.calibration import calibration, near_half
-from dare.study.constants import best_constant
-from dare.study.ess_sweep import sweep
+from dare.evaluation.intervals import Interval, student, t_quantile
 from dare.study.estimators import ESTIMATORS
+from dare.study.metrics import calibration, near_half
+
+TAUS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
+
+
+def sweep(ess_Q: Array, aligned_Q: Array, prior_Q: Array, truth_Q: Array) -> list[dict[str, Any]]:
+    """For each threshold the share accepted (ESS >= tau) and the error, overall and of those.
+
+    Prompts that are not accepted fall back to the cold start, as in the paper. A prompt without
+    rollouts has an ESS of 0 and is never accepted; `held_coverage` counts the others alone.
+    """
+    held = ess_Q > 0
+    lines: list[dict[str, Any]] = []
+    for tau in TAUS:
+        accepted = held & (ess_Q >= tau)
+        error = np.abs(np.where(accepted, aligned_Q, prior_Q) - truth_Q)
+        lines.append(
+            {
+                "tau": float(tau),
+                "coverage": _mean(accepted),
+                "held_coverage": _mean(accepted[held]),
+                "mae": _mean(error),
+                "mae_held": _mean(error[held]),
+                "mae_accepted": _mean(error[accepted]),
+            }
+        )
+    return lines
+
+
+def _mean(values: Array) -> float | None:
+    return float(values.mean()) if len(values) else None
 
 
 def summarise(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -31,7 +58,7 @@ def summarise(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "constant": _constant(columns),
         "intrinsic": {"rollouts": runs[0]["group"], **intrinsic},
         "truth_variance": _truth_variance(columns),
-        "ess_sweep": _sweep(columns),
+        "ess_sweep": _ess_sweep(columns),
         "seen": int(columns["seen"].sum()),
         "unseen": int((~columns["seen"]).sum()),
     }
@@ -90,7 +117,7 @@ def _of(name: str, runs: Sequence[dict[str, Any]], columns: dict[str, Array]) ->
         },
         "near_half": near_half(predicted, truth, trials),
         "calibration": calibration(predicted, truth, trials),
-        "cost": cost.total([run["cost"][name] for run in runs]),
+        "cost": total_cost([run["cost"][name] for run in runs]),
     }
 
 
@@ -149,8 +176,35 @@ def _truth_variance(columns: dict[str, Array]) -> float:
     return float((truth * (1.0 - truth) / np.maximum(trials - 1.0, 1.0)).mean())
 
 
-def _sweep(columns: dict[str, Array]) -> list[dict[str, Any]] | None:
+def _ess_sweep(columns: dict[str, Array]) -> list[dict[str, Any]] | None:
     if "sweep ess" not in columns:
         return None
     ess, aligned, prior = (columns[f"sweep {name}"] for name in ("ess", "aligned", "prior"))
     return sweep(ess, aligned, prior, columns["truth"])
+
+
+def total_cost(costs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The sum of several, and the tokens that one more estimate takes."""
+    names = ("generated", "scored", "seconds", "estimates", "once")
+    summed: dict[str, Any] = {name: sum(cost[name] for cost in costs) for name in names}
+    summed["seconds"] = round(summed["seconds"], 4)
+    tokens = summed["generated"] + summed["scored"] - summed["once"]
+    summed["tokens_per_estimate"] = tokens / summed["estimates"] if summed["estimates"] else 0.0
+    return summed
+
+
+def best_constant(truth_Q: Array, point_Q: Array) -> dict[str, Any]:
+    """Least error that any one number for all of these prompts can have, chosen in hindsight.
+
+    A number for every point (a step of a run), since the policy changes. For the absolute error
+    that is the median of the true rates, for the squared one their mean.
+    """
+    if not len(truth_Q):
+        return {"mae": None, "mse": None}
+    points, place = compact(point_Q)
+    absolute, squared = np.empty(len(truth_Q)), np.empty(len(truth_Q))
+    for point in range(len(points)):
+        here = place == point
+        absolute[here] = np.abs(truth_Q[here] - np.median(truth_Q[here]))
+        squared[here] = (truth_Q[here] - truth_Q[here].mean()) ** 2
+    return {"mae": float(absolute.mean()), "mse": float(squared.mean())}

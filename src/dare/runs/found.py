@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from dare.errors import InvalidInput
 
-_MARKS = ("metrics.jsonl", "eval.jsonl", "config.yaml")
+MARKS = ("metrics.jsonl", "eval.jsonl", "config.yaml")
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,10 @@ def find_runs(words: Sequence[str]) -> list[Found]:
     """A word is a run folder, a folder of them at any depth, or NAME=FOLDER."""
     folders: dict[Path, str | None] = {}
     for word in words:
-        method, folder = _named(word)
-        try:
-            inside = _runs_under(folder)
-        except OSError as error:
-            raise InvalidInput("run", word, f"cannot be read ({error.strerror})") from None
+        method, folder = named(word)
+        inside = runs_under(folder)
         if not inside:
-            raise InvalidInput("run", word, f"holds no run (a folder with {_MARKS[0]})")
+            raise InvalidInput("run", word, f"holds no run (a folder with {MARKS[0]})")
         for path in inside:
             if path in folders:
                 raise InvalidInput("run", str(path), "is named twice")
@@ -45,7 +43,8 @@ def find_runs(words: Sequence[str]) -> list[Found]:
     ]
 
 
-def _named(word: str) -> tuple[str | None, Path]:
+def named(word: str) -> tuple[str | None, Path]:
+    """The name and the folder of NAME=FOLDER; no name where the word itself is a folder."""
     name, _, rest = word.partition("=")
     try:
         if word and Path(word).is_dir():
@@ -57,19 +56,23 @@ def _named(word: str) -> tuple[str | None, Path]:
     raise InvalidInput("run", word, "there is no such folder")
 
 
-def _runs_under(folder: Path) -> list[Path]:
-    """The folder itself where it is a run, otherwise every run below it."""
-    if any((folder / name).is_file() for name in _MARKS):
-        return [folder]
-    found = {path.parent for name in _MARKS for path in folder.glob(f"*/**/{name}")}
+def runs_under(folder: Path, marks: Sequence[str] = MARKS) -> list[Path]:
+    """The folder itself where it is a run, otherwise every run below it, in a study's order."""
+    try:
+        if any((folder / name).is_file() for name in marks):
+            return [folder]
+        found = {path.parent for name in marks for path in folder.glob(f"*/**/{name}")}
+    except OSError as error:
+        raise InvalidInput("run", str(folder), f"cannot be read ({error.strerror})") from None
     # A run inside a run is something else: a checkpoint's config, say.
     outer = [path for path in found if not any(parent in found for parent in path.parents)]
     order = study_order(folder)
 
-    def place(path: Path) -> tuple[int, list[tuple[int, str]]]:
-        first = path.relative_to(folder).parts[0]
-        rank = order.index(first) if first in order else len(order)
-        return rank, [(len(part), part) for part in path.parts]
+    def place(path: Path) -> tuple[int, list[str]]:
+        parts = path.relative_to(folder).parts
+        rank = order.index(parts[0]) if parts[0] in order else len(order)
+        # Numbers by their size: seed-2 before seed-10.
+        return rank, [re.sub(r"\d+", lambda digits: digits[0].zfill(9), part) for part in parts]
 
     return sorted(outer, key=place)
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dare.errors import InvalidInput, require
-from dare.evaluation.figures import MOST_K, figures, pass_curve
-from dare.evaluation.paired import paired_difference, sign_test
-from dare.evaluation.records import Record, by_benchmark, columns_of, read_records
+from dare.evaluation.figures import MOST_K, columns_of, figures, pass_curve
+from dare.evaluation.intervals import paired_difference, sign_test
+from dare.evaluation.records import RIGHT, Record, by_benchmark, read_records
 from dare.evaluation.tables import SHOWN_K, percent, within
+from dare.runs.found import named
 from dare.table import Table
 
-_RIGHT = 1.0 - 1e-9
 _MOST = 6  # models whose every combination is still listed
 
 
@@ -24,9 +23,8 @@ def load_named(words: Sequence[str]) -> dict[str, list[Record]]:
     require(len(words) >= 2, "RUN", list(words), "name at least two folders of `dare eval`")
     found: dict[str, list[Record]] = {}
     for word in words:
-        name, equals, folder = word.partition("=")
-        if not equals or Path(word).is_dir():
-            name, folder = Path(word).name, word
+        given, folder = named(word)
+        name = given or folder.name
         if name in found:
             raise InvalidInput("RUN", word, f"another one is called {name}; write NAME=FOLDER")
         found[name] = read_records(folder)
@@ -94,7 +92,7 @@ def _compared(rows: Mapping[str, list[Record]], k: int | None) -> dict[str, Any]
 
 
 def _solved(record: Record, k: int | None) -> bool:
-    return any(score is not None and score >= _RIGHT for score in record["scores"][:k])
+    return any(score is not None and score >= RIGHT for score in record["scores"][:k])
 
 
 def _members(names: Sequence[str], code: Any) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,26 +10,35 @@ import numpy as np
 
 from dare.curriculum.arrays import Array
 from dare.errors import InvalidInput, suggest
-from dare.evaluation.student import NOTHING, student
-from dare.study.metrics import at_places, auc, median_reached, seconds_at
-from dare.study.run_figures import run_figures
-from dare.study.runs import Run, by_method
-from dare.study.scores import over, same_problems, scores_of, spread, spread_of_gain
+from dare.evaluation.intervals import (
+    NOTHING,
+    Interval,
+    mean_rate,
+    paired_difference,
+    student,
+    two_way,
+)
+from dare.runs.methods import Run, by_method
+from dare.study.metrics import (
+    at_places,
+    auc,
+    mean_of,
+    median_reached,
+    memory_mb,
+    reached,
+    seconds,
+    seconds_at,
+    speed_up,
+    until,
+)
+from dare.text import natural
 
 GRID = 21
 _SPEED_UPS = ("step_speed_up", "token_speed_up", "second_speed_up")
 _TO_TARGET = ("steps_to_target", "tokens_to_target", "trained_to_target", "seconds_to_target")
 _MEANS = (
-    "tokens_per_response",
-    "varied_groups",
-    "steps",
-    "generated_tokens",
-    "seconds",
-    "memory_mb",
-    "estimation_mae",
-    "fresh_mae",
-    "estimation_mse",
-    "fresh_mse",
+    *("tokens_per_response", "varied_groups", "steps", "generated_tokens"),
+    *("seconds", "memory_mb", "estimation_mae", "fresh_mae", "estimation_mse", "fresh_mse"),
 )
 
 
@@ -177,7 +186,7 @@ def _levels(group: Sequence[_Scored], by_problem: bool) -> dict[str, Any]:
     """Accuracy and tokens of each level at the end; undefined where a run has none of it."""
     parts = [one.run.eval[-1].get("by_level", {}) for one in group]
     found = {}
-    for level in sorted({level for part in parts for level in part}, key=_level):
+    for level in sorted({level for part in parts for level in part}, key=natural):
         held = [part.get(level, {}) for part in parts]
         known = all(one.get("accuracy") is not None for one in held)
         sizes = {len(one.get("by_problem") or []) for one in held}
@@ -190,6 +199,113 @@ def _levels(group: Sequence[_Scored], by_problem: bool) -> dict[str, Any]:
     return found
 
 
-def _level(name: str) -> tuple[int, str]:
-    """Levels in order of number, words after them."""
-    return (int(name), "") if name.isdigit() else (1 << 30, name)
+def run_figures(run: Run, bases: Mapping[int, Run], target: float | None) -> dict[str, Any]:
+    """Everything that needs no other run but its base; what the run does not tell is None.
+
+    `bases` are the runs of the base method by seed. Without a `target` the run is to reach the
+    final accuracy of its base, of all of them on average where its seed has none.
+    """
+    last, pair = run.eval[-1], bases.get(run.seed)
+    ends = {seed: float(other.eval[-1]["accuracy"]) for seed, other in bases.items()}
+    end = ends.get(run.seed, float(np.mean(list(ends.values()))))
+    goal = end if target is None else target
+    hit = reached(run.eval, goal)
+    base_hit = None if pair is None else reached(pair.eval, goal)
+
+    def ratio(key: str) -> float | None:
+        return speed_up(_at(base_hit, key), _at(hit, key))
+
+    error = run.estimation or {}
+    before = until(run.metrics, hit)
+    trained = [line.get("tokens", {}).get("trained") for line in before]
+    spent = None if hit is None else seconds(before)
+    base_spent = (
+        None if pair is None or base_hit is None else seconds(until(pair.metrics, base_hit))
+    )
+    total = seconds(run.metrics)
+    return {
+        "seed": run.seed,
+        "paired": pair is not None,
+        "target": goal,
+        "start_accuracy": run.eval[0]["accuracy"],
+        "accuracy": last["accuracy"],
+        "gain": last["accuracy"] - end,
+        "steps_to_target": _at(hit, "step"),
+        "tokens_to_target": _at(hit, "generated_tokens_total"),
+        "trained_to_target": None if hit is None or None in trained else sum(trained),
+        "seconds_to_target": spent,
+        "step_speed_up": ratio("step"),
+        "token_speed_up": ratio("generated_tokens_total"),
+        "second_speed_up": None if total is None else speed_up(base_spent, spent),
+        "tokens_per_response": last["tokens"],
+        "by_level": {
+            level: {"accuracy": part["accuracy"], "tokens": part["tokens"]}
+            for level, part in last.get("by_level", {}).items()
+        },
+        "varied_groups": mean_of(run.metrics, "varied_groups"),
+        "steps": run.metrics[-1]["step"] + 1,
+        "generated_tokens": run.metrics[-1]["generated_tokens_total"],
+        "seconds": total,
+        "memory_mb": memory_mb(run.metrics),
+        "estimation_mae": error.get("mae"),
+        "fresh_mae": error.get("mae_fresh"),
+        "estimation_mse": error.get("mse"),
+        "fresh_mse": error.get("mse_fresh"),
+    }
+
+
+def _at(line: dict[str, Any] | None, key: str) -> float | None:
+    return None if line is None else line[key]
+
+
+def same_problems(runs: Sequence[Run]) -> bool:
+    """Whether every evaluation of every run has the score of each problem, all of the same ones."""
+    lines = [line for run in runs for line in run.eval]
+    kinds = {(line.get("problem_set"), len(line.get("by_problem") or [])) for line in lines}
+    return len(kinds) == 1 and all(next(iter(kinds)))
+
+
+def scores_of(part: Mapping[str, Any], by_problem: bool) -> Array:
+    """The score of each problem; its accuracy alone, as if of one problem, where it has no more.
+
+    A problem that could not be scored gets the mean of the others, which leaves the mean as it is.
+    """
+    accuracy = part["accuracy"]
+    if not by_problem:
+        return np.array([accuracy], dtype=float)
+    held = np.array(part["by_problem"], dtype=float)
+    return np.where(np.isnan(held), accuracy, held)
+
+
+def over(seeds: int, problems: int) -> str:
+    """What an interval of such a table takes in."""
+    words = [name for name, count in (("seeds", seeds), ("problems", problems)) if count > 1]
+    return " and ".join(words)
+
+
+def spread(value_SxP: Array) -> Interval:
+    """Mean and interval of a rate over whatever there are several of: seeds, problems, or both.
+
+    Its ends are cut to what a rate can be: two seeds alone reach far beyond.
+    """
+    mean, low, high = _spread(value_SxP)
+    if low is None or high is None or value_SxP.min() < 0.0 or value_SxP.max() > 1.0:
+        return Interval(mean, low, high)
+    return Interval(mean, max(low, 0.0), min(high, 1.0))
+
+
+def _spread(value_SxP: Array) -> Interval:
+    seeds, problems = value_SxP.shape
+    if not seeds or np.isnan(value_SxP).any():
+        return NOTHING
+    if problems == 1:
+        return student(value_SxP[:, 0].tolist())
+    return mean_rate(value_SxP[0]) if seeds == 1 else two_way(value_SxP)
+
+
+def spread_of_gain(own_SxP: Array, base_SxP: Array) -> Interval:
+    """The same of own - base, in pairs of the same seed and the same problem."""
+    seeds, problems = own_SxP.shape
+    if seeds == 1 and problems > 1:
+        return paired_difference(own_SxP[0], base_SxP[0])
+    return _spread(own_SxP - base_SxP)

@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 
 from dare.errors import InvalidInput, require
-from dare.report.text import load_yaml
+from dare.runs.files import load_yaml, write_whole
 
 FILES = (
     "metrics.jsonl",
@@ -90,10 +90,8 @@ class RunFolder:
 
     def _replace(self, name: str, content: bytes) -> None:
         """As a whole or not at all."""
-        temporary = self.path / f"{name}.tmp"
         with self._writing(name):
-            temporary.write_bytes(content)
-            os.replace(temporary, self.path / name)
+            write_whole(self.path / name, content)
 
     @contextlib.contextmanager
     def _writing(self, name: str) -> Iterator[None]:

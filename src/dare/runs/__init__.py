@@ -1,0 +1,1 @@
+"""The run folder: one writer, one finder, one reader; what a run leaves behind."""

@@ -1,0 +1,83 @@
+"""Files: written whole or not at all, and those of strangers read with care."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dare.errors import InvalidInput
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """A file that is complete or as it was before; its folder is made."""
+    # Before anything is opened; half of a character becomes its code.
+    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Cut, since the name itself may be as long as a name can be.
+    temporary = path.with_name(f"{path.name[:50]}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def write_json(path: Path, value: Any, *, allow_nan: bool = True) -> None:
+    """A value as JSON, whole or not at all."""
+    write_whole(path, json.dumps(value, allow_nan=allow_nan, indent=1) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file of a run holds; None where there is no file."""
+    return _read(path, "JSON", json.loads)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping that a YAML file of a run holds; empty where there is no file, or none in it."""
+    held = _read(path, "YAML", load_yaml)
+    return held if isinstance(held, dict) else {}
+
+
+def _read(path: Path, kind: str, parse: Any) -> Any:
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    # ValueError: what is no text, or in YAML a date that is none
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = getattr(error, "lineno", None) if mark is None else mark.line + 1
+        place = "" if line is None else f" at line {line}"
+        fix = f"cannot be read as {kind}{place} ({type(error).__name__})"
+        raise InvalidInput("run", str(path), fix) from None
+
+
+def load_yaml(text: str) -> Any:
+    """YAML as plain values; aliases that stand for far more than is written are a YAMLError."""
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _size(node, {}) > 10 * max(len(text), 100):
+            raise yaml.YAMLError("its aliases stand for far more than is written")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _size(node: yaml.Node, known: dict[int, float]) -> float:
+    """Values that a node stands for, written out; infinite for one that holds itself."""
+    if id(node) not in known:
+        known[id(node)] = float("inf")
+        held = node.value if isinstance(node, yaml.CollectionNode) else []
+        inside = [one for pair in held for one in (pair if isinstance(pair, tuple) else (pair,))]
+        known[id(node)] = 1 + sum(_size(one, known) for one in inside)
+    return known[id(node)]
