@@ -125,7 +125,7 @@ class VllmGenerator:
         check_weights(policy.module)
         self._policy, self._settings = policy, settings
         self._engine: Engine | None = None
-        self._stale = True
+        self._stale, self._verified = True, False
         self._largest_gap = _tolerance(self._dtype)
         self.gap = 0.0
         """Mean difference of log-probs that the last transfer was verified by."""
@@ -157,7 +157,8 @@ class VllmGenerator:
     def generate(self, request: GenerationRequest, sampling: Sampling) -> Generated:
         """One response for each rollout; groups share the cache of their prompt."""
         model = self._policy.readable()  # gathered from all processes, also for one without any
-        if not len(request.prompt_R):
+        # A server is sent weights by all of them together, an engine of one's own when needed.
+        if not len(request.prompt_R) and self._settings.mode == "colocate":
             return Generated([], np.empty(0, dtype=np.int64))
         wanted = wanted_of(request)
         self._check_room(wanted)
@@ -165,8 +166,10 @@ class VllmGenerator:
             self._engine = self._start(model)
         if self._stale:
             self._engine.load(weights_of(model, self._dtype))
+            self._stale, self._verified = False, False
+        if wanted and not self._verified:
             self._verify(self._engine, request.prompts)
-            self._stale = False
+            self._verified = True
         logprobs = self._settings.logprobs and request.logprobs
         drawn = self._engine.draw(wanted, sampling, self._policy.ends, logprobs)
         return generated_of(drawn, self._policy.ends, logprobs, self._policy.progress)
@@ -175,7 +178,7 @@ class VllmGenerator:
         if self._settings.mode == "server":
             from dare.policy.vllm_server import Served
 
-            return Served(model, self._settings, pad_id=self._policy.pad_id)
+            return Served(model, self._settings, dtype=self._dtype)
         return Colocated(
             model,
             self._settings,
@@ -186,7 +189,7 @@ class VllmGenerator:
 
     def _check_room(self, wanted: Sequence[Wanted]) -> None:
         room = self._settings.max_model_length
-        longest = max(len(one.prompt) + one.max_tokens for one in wanted)
+        longest = max((len(one.prompt) + one.max_tokens for one in wanted), default=0)
         fix = f"a prompt and the response it may get have {longest} tokens; raise it to that"
         require(room is None or longest <= room, "vllm_max_model_length", room, fix)
 
