@@ -71,11 +71,15 @@ def test_a_version_that_does_not_fit_is_named(found: str, fits: bool) -> None:
         vllm.check_version(found, "vllm")
 
 
-def test_more_ranks_than_gpus_are_refused() -> None:
-    settings = VllmSettings(tensor_parallel_size=64)
-    with pytest.raises(InvalidInput, match="this machine has") as caught:
+def test_more_ranks_than_processes_or_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = VllmSettings(tensor_parallel_size=2)
+    with pytest.raises(InvalidInput, match="of which there are 1: choose a divisor") as caught:
         Policy(tiny.policy(), tiny.tokenizer(), generator="vllm", engine=settings)
     assert caught.value.field == "vllm_tensor_parallel_size"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(InvalidInput, match=r"this machine has 1 GPU\(s\)"):
+        vllm.check_ranks(2, torch.device("cuda"), 2)
+    vllm.check_ranks(1, torch.device("cuda"), 3)
 
 
 def test_weights_are_those_of_a_checkpoint() -> None:

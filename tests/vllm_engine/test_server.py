@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -132,6 +133,16 @@ def test_training_with_a_server(server: Server, tmp_path: Path) -> None:
     logged = [line for line in trainer.state.log_history if "loss" in line]
     assert len(logged) == 3
     assert all(line["sampling/sampling_logp_difference/max"] < 1e-3 for line in logged)
+
+
+def test_two_processes_share_a_server(server: Server, tmp_path: Path) -> None:
+    changes = {"vllm_mode": "server", "vllm_server_base_url": server.url}
+    script = str(Path(__file__).with_name("train_small.py"))
+    done = tiny.torchrun(script, str(tmp_path), json.dumps(changes))
+    assert done.returncode == 0, done.stderr[-3000:]
+    steps = tiny.lines(tmp_path / "metrics.jsonl")
+    assert len(steps) == 3
+    assert all(step["sampling/sampling_logp_difference/max"] < 1e-3 for step in steps)
 
 
 def test_a_corrupted_transfer_stops_the_run(

@@ -119,8 +119,8 @@ class VllmGenerator:
     """Samples from vLLM, which has the policy's weights of now whenever it draws."""
 
     def __init__(self, policy: Policy, settings: VllmSettings) -> None:
-        _check_processes(settings)
         if settings.mode == "colocate":
+            check_ranks(settings.tensor_parallel_size, policy.device, world()[1])
             check_installed()
         check_weights(policy.module)
         self._policy, self._settings = policy, settings
@@ -157,8 +157,9 @@ class VllmGenerator:
     def generate(self, request: GenerationRequest, sampling: Sampling) -> Generated:
         """One response for each rollout; groups share the cache of their prompt."""
         model = self._policy.readable()  # gathered from all processes, also for one without any
-        # A server is sent weights by all of them together, an engine of one's own when needed.
-        if not len(request.prompt_R) and self._settings.mode == "colocate":
+        # A server, or an engine of several processes, needs all of them; one's own does not.
+        alone = self._settings.mode == "colocate" and self._settings.tensor_parallel_size == 1
+        if not len(request.prompt_R) and alone:
             return Generated([], np.empty(0, dtype=np.int64))
         wanted = wanted_of(request)
         self._check_room(wanted)
@@ -167,9 +168,9 @@ class VllmGenerator:
         if self._stale:
             self._engine.load(weights_of(model, self._dtype))
             self._stale, self._verified = False, False
-        if wanted and not self._verified:
+        if not self._verified:
             self._verify(self._engine, request.prompts)
-            self._verified = True
+            self._verified = bool(wanted)
         logprobs = self._settings.logprobs and request.logprobs
         drawn = self._engine.draw(wanted, sampling, self._policy.ends, logprobs)
         return generated_of(drawn, self._policy.ends, logprobs, self._policy.progress)
@@ -202,7 +203,10 @@ class VllmGenerator:
         texts = [[int(token) for token in prompt[:_PROBE_TOKENS]] for prompt in prompts[:_PROBES]]
         # Two tokens at least: the first has no log-prob.
         texts = [text if len(text) > 1 else text * 2 for text in texts]
-        told = np.concatenate([np.array(row, np.float64) for row in engine.read(texts)])
+        read = engine.read(texts)  # by all processes of an engine, also those without a text
+        if not texts:
+            return
+        told = np.concatenate([np.array(row, np.float64) for row in read])
         own = self._policy.score(
             [np.array(text[:1], np.int64) for text in texts],
             [np.array(text[1:], np.int64) for text in texts],
@@ -276,15 +280,15 @@ def check_version(found: str, name: str) -> None:
     require(fits, "generator", "vllm", fix)
 
 
-def _check_processes(settings: VllmSettings) -> None:
-    ranks, name = settings.tensor_parallel_size, "vllm_tensor_parallel_size"
-    if settings.mode == "server" or ranks == 1:
-        return
-    gpus = torch.cuda.device_count()
-    fix = f"this machine has {gpus} GPU(s), and each rank needs one of its own"
-    require(ranks <= gpus, name, ranks, fix)
-    fix = "an engine in this process has one GPU; with more, run a server: vllm_mode: server"
-    require(False, name, ranks, fix)
+def check_ranks(ranks: int, device: torch.device, processes: int) -> None:
+    """Whether so many training processes can share each engine."""
+    name = "vllm_tensor_parallel_size"
+    if device.type == "cuda":
+        gpus = torch.cuda.device_count()
+        fix = f"this machine has {gpus} GPU(s), and each rank needs one of its own"
+        require(ranks <= gpus, name, ranks, fix)
+    fix = f"each rank is a training process, of which there are {processes}: choose a divisor, or "
+    require(processes % ranks == 0, name, ranks, f"{fix}run a server (vllm_mode: server)")
 
 
 def check_weights(model: Any) -> None:
@@ -355,12 +359,14 @@ class Colocated:
         rows: int,
     ) -> None:
         self._settings, self._asleep = settings, False
+        self._group = _group_of(settings.tensor_parallel_size)
         self._thread = _Watched(settings.server_timeout)
         device = next(model.parameters()).device
         plain = model.get_base_model() if hasattr(model, "get_base_model") else model
         length = settings.max_model_length or (context if context < 1 << 30 else None)
         options: dict[str, Any] = {
             "dtype": str(dtype).removeprefix("torch."),
+            "tensor_parallel_size": settings.tensor_parallel_size,
             "max_model_len": length,
             "max_num_seqs": rows,
             "gpu_memory_utilization": settings.gpu_memory_utilization,
@@ -401,6 +407,7 @@ class Colocated:
         self, wanted: Sequence[Wanted], sampling: Sampling, ends: Sequence[int], logprobs: bool
     ) -> list[Drawn]:
         """One response for each."""
+        wanted, mine = self._everyones(wanted)
         params = importlib.import_module("vllm").SamplingParams
         each = [
             params(
@@ -426,16 +433,20 @@ class Colocated:
                 pairs = zip(first.logprobs, tokens, strict=True)
                 told = [float(at[token].logprob) for at, token in pairs]
             found.append(Drawn(tokens, told))
-        return found
+        return found[mine]
 
     def read(self, texts: Sequence[list[int]]) -> list[list[float]]:
         """Log-probs of the texts' tokens."""
+        texts, mine = self._everyones(texts)
         params = importlib.import_module("vllm").SamplingParams
         asked = [params(max_tokens=1, temperature=0, prompt_logprobs=0, detokenize=False)]
         outputs = self._generate("reading", texts, asked * len(texts))
         return [
-            [float(at[token].logprob) for at, token in zip(out.prompt_logprobs[1:], text[1:])]  # noqa: B905
-            for out, text in zip(outputs, texts, strict=True)
+            [
+                float(at[token].logprob)
+                for at, token in zip(out.prompt_logprobs[1:], text[1:], strict=True)
+            ]
+            for out, text in zip(outputs[mine], texts[mine], strict=True)
         ]
 
     def sleep(self) -> None:
@@ -466,7 +477,19 @@ class Colocated:
             _LOG.warning("%s", error.fix)
         self._thread.end()
 
+    def _everyones(self, mine: Sequence[Kind]) -> tuple[list[Kind], slice]:
+        """What all processes of this engine ask for, and which of it is this one's: they must make
+        the same steps."""
+        if self._group is None:
+            return list(mine), slice(None)
+        parts: list[Any] = [None] * self._settings.tensor_parallel_size
+        torch.distributed.all_gather_object(parts, list(mine), group=self._group)
+        first = sum(len(part) for part in parts[: torch.distributed.get_rank(self._group)])
+        return [one for part in parts for one in part], slice(first, first + len(mine))
+
     def _generate(self, what: str, prompts: Sequence[list[int]], params: list[Any]) -> list[Any]:
+        if not prompts:
+            return []
         asked = [{"prompt_token_ids": prompt} for prompt in prompts]
         call = partial(self._llm.generate, asked, params, use_tqdm=False)
         found: list[Any] = self._thread.call(what, call)
@@ -484,6 +507,23 @@ class Colocated:
         engine.step = watched
 
 
+def world() -> tuple[int, int]:
+    """This process's number, and how many there are."""
+    if not torch.distributed.is_initialized():
+        return 0, 1
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def _group_of(ranks: int) -> Any:
+    """The group of the processes that share an engine with this one; None for an own one."""
+    rank, processes = world()
+    if ranks == 1:
+        return None
+    groups = [list(range(first, first + ranks)) for first in range(0, processes, ranks)]
+    made = [torch.distributed.new_group(members) for members in groups]  # all take part in each
+    return made[rank // ranks]
+
+
 def _started(model: Any, device: torch.device, options: dict[str, Any]) -> tuple[Any, bool]:
     """vLLM's `LLM` in this process; whether it made the process group is told too."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # its weights must be in reach
@@ -498,8 +538,7 @@ def _started(model: Any, device: torch.device, options: dict[str, Any]) -> tuple
         torch.cuda.set_device(device)
     vllm = importlib.import_module("vllm")
     grouped = torch.distributed.is_initialized()
-    if grouped and torch.distributed.get_world_size() > 1:
-        # Each process has an engine of its own: vLLM builds its groups inside the trainer's.
+    if world()[1] > 1:  # vLLM builds its groups inside the trainer's
         options = {**options, "distributed_executor_backend": "external_launcher"}
     config = copy.deepcopy(model.config)
     config.architectures = config.architectures or [type(model).__name__]

@@ -26,7 +26,7 @@ from torch import Tensor
 from dare.errors import InvalidInput, require
 from dare.policy.generate import GeneratorFailed
 from dare.policy.logprobs import Sampling
-from dare.policy.vllm import Drawn, VllmSettings, Wanted, check_version
+from dare.policy.vllm import Drawn, VllmSettings, Wanted, check_version, world
 
 _AT_ONCE = 256  # requests that a process has under way; the server queues what it has no room for
 _FOLDER = ".vllm-weights"
@@ -48,9 +48,8 @@ class Served:
         self._settings, self._url, self._dtype = settings, settings.server_url, dtype
         self._how = _START.format(dtype=str(dtype).removeprefix("torch."))
         self._folder = Path(settings.sync_folder or ".").resolve() / _FOLDER
-        group = torch.distributed.is_available() and torch.distributed.is_initialized()
-        self._several = group and torch.distributed.get_world_size() > 1
-        self._sends = not self._several or torch.distributed.get_rank() == 0
+        rank, processes = world()
+        self._several, self._sends = processes > 1, rank == 0
         self._wait_for_it()
         check_version(str(self._get("/version")["version"]), "vllm")
         self._name = str(self._get("/v1/models")["data"][0]["id"])
