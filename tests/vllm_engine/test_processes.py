@@ -15,25 +15,25 @@ SCRIPT = str(Path(train_small.__file__))
 NAMES = ("reward", "length", "truncated", "prompts", "generated_tokens_total")
 
 
-def told(folder: Path) -> tuple[Any, Any]:
+def told(folder: Path) -> list[Any]:
     """What was drawn, and what it earned, step by step."""
     records = tiny.lines(folder / "metrics.jsonl")
-    return tiny.lines(folder / "selections.jsonl"), [
-        {name: record[name] for name in NAMES} for record in records
+    return [
+        tiny.lines(folder / "selections.jsonl"),
+        [{name: record[name] for name in NAMES} for record in records],
+        tiny.lines(folder / "eval.jsonl"),
     ]
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     folder = tmp_path_factory.mktemp("alone")
     train_small.trainer(str(folder)).train()
     return told(folder)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_two_processes_draw_what_one_draws(
-    ranks: int, alone: tuple[Any, Any], tmp_path: Path
-) -> None:
+def test_two_processes_draw_what_one_draws(ranks: int, alone: list[Any], tmp_path: Path) -> None:
     changes = json.dumps({"vllm_tensor_parallel_size": ranks})
     done = tiny.torchrun(SCRIPT, str(tmp_path), changes)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -21,8 +21,13 @@ def trainer(folder: str, **changes: object) -> DareTrainer:
         "vllm_gpu_memory_utilization": 0.05,
         "per_device_train_batch_size": 16,
         "max_steps": 3,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "eval_on_start": True,
     }
-    return tiny.trainer(folder, model=model(), **{**settings, **changes})
+    # One problem to evaluate on: the second of two processes has nothing to draw.
+    held_out = tiny.problems(0.5, each=1)
+    return tiny.trainer(folder, model=model(), eval_data=held_out, **{**settings, **changes})
 
 
 if __name__ == "__main__":

@@ -102,8 +102,9 @@ class Engine(Protocol):
         """One response for each."""
         ...
 
-    def read(self, texts: Sequence[list[int]]) -> list[list[float]]:
-        """Log-prob of every token but the first of each text, at temperature 1."""
+    def read(self, texts: Sequence[list[int]]) -> list[tuple[list[int], list[float]]]:
+        """These texts, and those of all that share the engine, each with the log-prob of every
+        token but the first, at temperature 1."""
         ...
 
     def sleep(self) -> None:
@@ -167,8 +168,7 @@ class VllmGenerator:
             self._engine.load(weights_of(model, self._dtype))
             self._stale, self._verified = False, False
         if not self._verified:
-            self._verify(self._engine, request.prompts)
-            self._verified = bool(wanted)
+            self._verified = self._verify(self._engine, request.prompts if wanted else [])
         logprobs = self._settings.logprobs and request.logprobs
         drawn = self._engine.draw(wanted, sampling, self._policy.ends, logprobs)
         return generated_of(drawn, self._policy.ends, logprobs, self._policy.progress)
@@ -192,22 +192,21 @@ class VllmGenerator:
         fix = f"a prompt and the response it may get have {longest} tokens; raise it to that"
         require(room is None or longest <= room, "vllm_max_model_length", room, fix)
 
-    def _verify(self, engine: Engine, prompts: Sequence[IntArray]) -> None:
-        """Compare what the engine says of a few tokens with what the policy says.
+    def _verify(self, engine: Engine, prompts: Sequence[IntArray]) -> bool:
+        """Compare what the engine says of a few tokens with what the policy says, if there are any.
 
         A transfer can report success and be wrong: packed weights, a cache of the old ones, a
         server that has another model.
         """
         texts = [[int(token) for token in prompt[:_PROBE_TOKENS]] for prompt in prompts[:_PROBES]]
         # Two tokens at least: the first has no log-prob.
-        texts = [text if len(text) > 1 else text * 2 for text in texts]
-        read = engine.read(texts)  # by all processes of an engine, also those without a text
-        if not texts:
-            return
-        told = np.concatenate([np.array(row, np.float64) for row in read])
+        pairs = engine.read([text if len(text) > 1 else text * 2 for text in texts])
+        if not pairs:
+            return False
+        told = np.concatenate([np.array(found, np.float64) for _, found in pairs])
         own = self._policy.score(
-            [np.array(text[:1], np.int64) for text in texts],
-            [np.array(text[1:], np.int64) for text in texts],
+            [np.array(text[:1], np.int64) for text, _ in pairs],
+            [np.array(text[1:], np.int64) for text, _ in pairs],
             Sampling(1.0, 1.0, 0),
         ).logprobs
         self.gap = float(np.abs(told - own).mean()) if len(told) == len(own) else float("nan")
@@ -218,6 +217,7 @@ class VllmGenerator:
                 "be rounding"
             )
             raise GeneratorFailed("generator", "vllm", fix)
+        return True
 
 
 def wanted_of(request: GenerationRequest) -> list[Wanted]:
@@ -434,19 +434,17 @@ class Colocated:
             found.append(Drawn(tokens, told))
         return found[mine]
 
-    def read(self, texts: Sequence[list[int]]) -> list[list[float]]:
-        """Log-probs of the texts' tokens."""
-        texts, mine = self._everyones(texts)
+    def read(self, texts: Sequence[list[int]]) -> list[tuple[list[int], list[float]]]:
+        """Log-probs of the tokens of everyone's texts."""
+        every, _ = self._everyones(texts)
         params = importlib.import_module("vllm").SamplingParams
         asked = [params(max_tokens=1, temperature=0, prompt_logprobs=0, detokenize=False)]
-        outputs = self._generate("reading", texts, asked * len(texts))
-        return [
-            [
-                float(at[token].logprob)
-                for at, token in zip(out.prompt_logprobs[1:], text[1:], strict=True)
-            ]
-            for out, text in zip(outputs[mine], texts[mine], strict=True)
-        ]
+        outputs = self._generate("reading", every, asked * len(every))
+        found = []
+        for text, output in zip(every, outputs, strict=True):
+            at_each = zip(output.prompt_logprobs[1:], text[1:], strict=True)
+            found.append((text, [float(at[token].logprob) for at, token in at_each]))
+        return found
 
     def sleep(self) -> None:
         """Weights and cache are dropped: an update follows, and new weights come."""

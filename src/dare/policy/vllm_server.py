@@ -93,17 +93,15 @@ class Served:
             for choice in self._complete(asked, "generating")
         ]
 
-    def read(self, texts: Sequence[list[int]]) -> list[list[float]]:
-        """Log-probs of the texts' tokens."""
+    def read(self, texts: Sequence[list[int]]) -> list[tuple[list[int], list[float]]]:
+        """Log-probs of the tokens of these texts."""
         more = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
-        found = self._complete([{"prompt": text, **more} for text in texts], "reading")
-        return [
-            [
-                float(at[str(token)]["logprob"])
-                for at, token in zip(choice["prompt_logprobs"][1:], text[1:], strict=True)
-            ]
-            for choice, text in zip(found, texts, strict=True)
-        ]
+        choices = self._complete([{"prompt": text, **more} for text in texts], "reading")
+        found = []
+        for text, choice in zip(texts, choices, strict=True):
+            at_each = zip(choice["prompt_logprobs"][1:], text[1:], strict=True)
+            found.append((text, [float(at[str(token)]["logprob"]) for at, token in at_each]))
+        return found
 
     def sleep(self) -> None:
         """Its memory is its own."""
