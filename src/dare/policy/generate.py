@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dare.curriculum.arrays import keyed_rng
 from dare.curriculum.rollouts import Finish
@@ -39,14 +40,25 @@ class GenerationRequest:
     seed: int
     step: int
     purpose: str = "generate"
+    logprobs: bool = False
+    """Whether log-probs of what is drawn are wanted, of a generator that is not the policy."""
 
 
 @dataclass(frozen=True)
 class Generated:
-    """Response tokens (the end token included where there was one) and why each ended."""
+    """Response tokens (the end token included where there was one) and why each ended.
+
+    `logprobs` are those of the tokens under the distribution that they were drawn from, where the
+    request wanted them and the generator has a model of its own, which may differ from the policy.
+    """
 
     tokens: list[IntArray]
     finish_R: IntArray
+    logprobs: list[NDArray[np.float32]] | None = None
+
+
+class GeneratorFailed(InvalidInput):
+    """A generator that died, hangs, or draws from other weights than the policy's."""
 
 
 class Generator(Protocol):

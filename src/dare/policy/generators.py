@@ -10,13 +10,16 @@ from dare.policy.generate import Generator, TransformersGenerator
 
 if TYPE_CHECKING:
     from dare.policy.policy import Policy
+    from dare.policy.vllm import VllmSettings
 
 _METHODS = ("generate", "sync", "release", "close")
 
 
-def build_generator(choice: str | Generator, policy: Policy) -> Generator:
-    """`transformers`, a class of your own as `module:Class` (it is given the policy), or an object
-    that has the methods of `Generator`."""
+def build_generator(
+    choice: str | Generator, policy: Policy, engine: VllmSettings | None = None
+) -> Generator:
+    """`transformers`, `vllm` (run as `engine` says), a class of your own as `module:Class` (it is
+    given the policy), or an object that has the methods of `Generator`."""
     if not isinstance(choice, str):
         return _checked(choice, type(choice).__name__)
     if choice == "transformers":
@@ -29,9 +32,11 @@ def build_generator(choice: str | Generator, policy: Policy) -> Generator:
             progress=policy.progress,
         )
     if choice == "vllm":
-        raise InvalidInput("generator", choice, "is not there yet; choose 'transformers'")
+        from dare.policy.vllm import VllmGenerator, VllmSettings
+
+        return VllmGenerator(policy, engine or VllmSettings())
     if ":" not in choice:
-        fix = "choose 'transformers', or a class of your own as module:Class"
+        fix = "choose 'transformers', 'vllm', or a class of your own as module:Class"
         raise InvalidInput("generator", choice, fix)
     return _checked(imported("generator", choice)(policy), choice)
 

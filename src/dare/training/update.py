@@ -9,7 +9,7 @@ for either.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,13 +51,14 @@ def micro_batches(
     processes: int,
     updates: int = 1,
     all_of_them: bool = False,
-    reference: Array | None = None,
+    flat: Mapping[str, Array] | None = None,
 ) -> list[dict[str, Any]]:
     """This process's share of the rows, with about as many tokens in each micro-batch.
 
     The rows are one of `updates` mini-batches. At most `count` micro-batches: each is as large as
     one of all rollouts in `count` parts an update, and rollouts without a gradient are not read,
-    so that fewer will do. `all_of_them` is for engines that count backward passes themselves.
+    so that fewer will do. `all_of_them` is for engines that count backward passes themselves;
+    `flat` has more values of every token, by name.
     """
     layout = policy.layout
     every = np.array([len(prompt) for prompt in prompts], int) + batch.rollouts.length_R
@@ -68,11 +69,11 @@ def micro_batches(
     result = []
     for part in hands[rank]:
         if len(part):
-            result.append(micro_batch(batch, prompts, rows[part], layout, weight_R, reference))
+            result.append(micro_batch(batch, prompts, rows[part], layout, weight_R, flat))
             continue
         # Every process runs the same number of passes: an empty share reads one row in vain.
         shortest = np.array([int(np.argmin(batch.rollouts.length_R))])
-        dummy = micro_batch(batch, prompts, shortest, layout, 0.0 * weight_R, reference)
+        dummy = micro_batch(batch, prompts, shortest, layout, 0.0 * weight_R, flat)
         dummy["rows"] = shortest[:0]
         result.append(dummy)
     return result

@@ -81,7 +81,7 @@ def read_weights(model: Any, dtype: torch.dtype) -> Weights:
         layers=layers,
         embedding=embedding,
         norm=_norm(core.norm, embedding.dtype),
-        head=_weight(head, dtype, copy=True),
+        head=weight_of(head, dtype, copy=True),
         head_bias=_bias(head, dtype),
         heads=layers[0].out.shape[1] // depth,
         shared=_rows(first.k_proj) // depth,
@@ -140,12 +140,14 @@ def _check(layer: Any) -> None:
     for owner, wanted in ((attention, _ATTENTION), (mlp, _MLP)):
         for name in wanted:
             part = getattr(owner, name)
-            _need(type(part) is nn.Linear or _is_lora(part), f"{name} is a {type(part).__name__}")
+            _need(
+                type(part) is nn.Linear or is_plain_lora(part), f"{name} is a {type(part).__name__}"
+            )
     for norm in (layer.input_layernorm, layer.post_attention_layernorm):
         _need(hasattr(norm, "variance_epsilon"), "its norms are not RMS norms")
 
 
-def _is_lora(part: Any) -> bool:
+def is_plain_lora(part: Any) -> bool:
     """Plain LoRA on a plain layer: what it adds is one matrix. Magnitudes (DoRA) and biases of
     adapters are not, and start out as if they were not there, so that numbers would not tell."""
     if not (hasattr(part, "lora_A") and type(part.get_base_layer()) is nn.Linear):
@@ -166,15 +168,15 @@ def _layer(layer: Any, dtype: torch.dtype, place: int) -> Layer:
     kind = layer.input_layernorm.weight.dtype
     return Layer(
         norm=_norm(layer.input_layernorm, kind),
-        qkv=torch.cat([_weight(part, dtype) for part in three]),
+        qkv=torch.cat([weight_of(part, dtype) for part in three]),
         qkv_bias=_joined([_bias(part, dtype) for part in three], f"layer {place}"),
         head_norms=norms,
-        out=_weight(attention.o_proj, dtype, copy=True),
+        out=weight_of(attention.o_proj, dtype, copy=True),
         out_bias=_bias(attention.o_proj, dtype),
         mlp_norm=_norm(layer.post_attention_layernorm, kind),
-        gate_up=torch.cat([_weight(part, dtype) for part in two]),
+        gate_up=torch.cat([weight_of(part, dtype) for part in two]),
         gate_up_bias=_joined([_bias(part, dtype) for part in two], f"layer {place}"),
-        down=_weight(mlp.down_proj, dtype, copy=True),
+        down=weight_of(mlp.down_proj, dtype, copy=True),
         down_bias=_bias(mlp.down_proj, dtype),
     )
 
@@ -184,7 +186,7 @@ def _plain(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def _weight(part: Any, dtype: torch.dtype, copy: bool = False) -> Tensor:
+def weight_of(part: Any, dtype: torch.dtype, copy: bool = False) -> Tensor:
     """The matrix of a linear layer, with its active adapters added."""
     if not hasattr(part, "get_delta_weight"):
         plain: Tensor = part.weight.detach()

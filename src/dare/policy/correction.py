@@ -1,0 +1,113 @@
+"""Weights for rollouts that an engine drew in the policy's place: the two never quite agree."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+Mode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+MODES = get_args(Mode)
+
+_DIFFERENCE, _RATIO = "sampling/sampling_logp_difference", "sampling/importance_sampling_ratio"
+GAP_FIGURES = (
+    *(f"{_DIFFERENCE}/mean", f"{_DIFFERENCE}/max"),
+    *(f"{_RATIO}/min", f"{_RATIO}/mean", f"{_RATIO}/max"),
+)
+"""What is logged of the gap between engine and policy, under TRL's names."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Importance weights pi / pi_engine, bounded as TRL bounds them.
+
+    Of each token, or of whole responses (the product over their tokens); outside of [low, high]
+    they are cut to it (`truncate`), or 0 (`mask`).
+    """
+
+    mode: Mode = "sequence_mask"
+    low: float | None = None
+    high: float | None = 3.0
+
+    def weights(self, difference: Tensor, length: Tensor) -> Tensor:
+        """A weight for each token [N]. `difference` is the policy's log-prob less the engine's,
+        both of the distribution drawn from; 0 where it is not known. `length` has the tokens of
+        each response, one behind another."""
+        if self.of_responses:
+            total = torch.segment_reduce(difference, "sum", lengths=length)
+            ratio = total.exp()[torch.repeat_interleave(length)]
+        else:
+            ratio = difference.exp()
+        low = 0.0 if self.low is None else self.low
+        high = math.inf if self.high is None else self.high
+        if self.mode.endswith("truncate"):
+            return ratio.clamp(low, high)
+        return torch.where((ratio < low) | (ratio > high), 0.0, ratio)
+
+    @property
+    def of_responses(self) -> bool:
+        """Whether all tokens of a response have one weight."""
+        return self.mode.startswith("sequence")
+
+
+@dataclass
+class Gap:
+    """How far engine and policy are apart, over what a process trains on in a step."""
+
+    tokens: int = 0
+    difference: float = 0.0
+    largest: float = 0.0
+    weights: int = 0
+    ratio: float = 0.0
+    ratios: list[float] = field(default_factory=lambda: [math.inf, -math.inf])
+
+    def note(self, difference: Tensor, weight: Tensor) -> None:
+        """Add differences of tokens, and the weights: one a token, or one a response."""
+        if not len(difference):
+            return
+        size = difference.abs()
+        self.tokens += len(difference)
+        self.difference += float(size.sum())
+        self.largest = max(self.largest, float(size.max()))
+        self.weights += len(weight)
+        self.ratio += float(weight.sum())
+        self.ratios = [
+            min(self.ratios[0], float(weight.min())),
+            max(self.ratios[1], float(weight.max())),
+        ]
+
+    @staticmethod
+    def figures(parts: list[Any]) -> dict[str, float]:
+        """The figures of all processes' gaps; none where no engine told anything."""
+        tokens, weights = sum(part.tokens for part in parts), sum(part.weights for part in parts)
+        if not tokens:
+            return {}
+        values = (
+            sum(part.difference for part in parts) / tokens,
+            max(part.largest for part in parts),
+            min(part.ratios[0] for part in parts),
+            sum(part.ratio for part in parts) / weights,
+            max(part.ratios[1] for part in parts),
+        )
+        return dict(zip(GAP_FIGURES, values, strict=True))
+
+
+def corrected(
+    sampled: Tensor, drawn: Tensor, length: Tensor, how: Correction, gap: Gap | None = None
+) -> Tensor:
+    """The weight of each token, from its log-probs by policy and engine (NaN: not known, weight
+    1); `gap` takes note."""
+    known = ~drawn.isnan()
+    difference = torch.where(known, sampled - drawn, 0.0)
+    weight = how.weights(difference, length)
+    if gap is not None:
+        counted = known
+        if how.of_responses:
+            first = torch.zeros_like(known)
+            first[length.cumsum(0) - length] = True
+            counted = known & first
+        gap.note(difference[known], weight[counted])
+    return weight
