@@ -50,7 +50,7 @@ def fresh_rollouts(trainer: DareTrainer, rows: Array, count: int, purpose: str) 
     collector, args = trainer.collector, trainer.args
     place = np.repeat(np.arange(len(rows)), count)
     noise = rows[place] * count + np.tile(np.arange(count), len(rows))
-    mine = collector.share(len(place))
+    mine = collector.company.share(len(place))
     request = GenerationRequest(
         prompts=[trainer.store.tokens(int(row)) for row in rows],
         prompt_R=place[mine],
@@ -65,7 +65,7 @@ def fresh_rollouts(trainer: DareTrainer, rows: Array, count: int, purpose: str) 
     failure = [np.nan if reward is None else 1.0 - reward for reward in rewards]
     sizes = [len(tokens) for tokens in written]
     local = np.column_stack([np.array(failure, float), np.array(sizes, float)])
-    shared = collector.exchange(mine, local, len(place))
+    shared = collector.company.exchange(local)
     return Fresh(
         failure_QR=shared[:, 0].reshape(len(rows), count),
         tokens=int(shared[:, 1].sum()),

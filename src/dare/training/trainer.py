@@ -23,7 +23,6 @@ from accelerate import PartialState
 from accelerate.utils import (
     AutocastKwargs,
     DistributedType,
-    gather_object,
     parse_flag_from_env,
 )
 from packaging.version import Version
@@ -53,12 +52,13 @@ from dare.templates.encode import OPTIONS
 from dare.training import checkpoint
 from dare.training.callbacks import (
     StepEnd,
+    StopWhenAsked,
     WholeSteps,
-    in_company,
     print_less,
     stop_on_signals,
 )
 from dare.training.collect import KNOBS, Collector, Phases
+from dare.training.company import Company, in_company
 from dare.training.config import DareConfig, first_line
 from dare.training.evaluate import evaluate_policy
 from dare.training.from_trl import answer_trainer, length_figures, logged
@@ -76,6 +76,7 @@ _OPTIMISER = (
     *("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"),
     *("optim", "optim_args"),
 )
+_TOKENS = ("generated", "scored", "trained")
 
 
 class DareTrainer(Trainer):
@@ -171,7 +172,7 @@ class DareTrainer(Trainer):
         # Each weight is cast once a pass: keeping the copies until its end saves nothing.
         self.accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
-        self._rank, self._processes = rank, processes
+        self._company = Company(rank, processes, self.accelerator.device)
         if processes > 1 and self.accelerator.device.type == "cpu":  # transformers leaves it out
             _set_pg_timeout(args.ddp_timeout_delta)
         self.policy = Policy(
@@ -190,9 +191,8 @@ class DareTrainer(Trainer):
             self.policy,
             self.rewards,
             args.sampling,
+            self._company,
             seed=args.seed,
-            rank=rank,
-            processes=processes,
         )
         self._services = services or Services()
         self.curriculum: Curriculum | None = None
@@ -209,6 +209,7 @@ class DareTrainer(Trainer):
         self._nothing_right = NothingRight()
         self._unscored = UnscoredWindow(args.unscored_limit, args.unscored_window)
         self._begun = False
+        self._stop = StopWhenAsked()
         self.recipe: dict[str, Any] | None = None
         """Kept in the folder where there is one, so that --resume needs nothing else."""
         self.runs_own_code = False
@@ -284,8 +285,9 @@ class DareTrainer(Trainer):
                 require(self.args.overwrite_output_dir, "output_dir", str(run), fix)
             self._start(found)
             on_start = self.args.eval_on_start
-            company = in_company(self._processes, self._kept)
-            with stop_on_signals(self) as stop, company:
+            self._stop = StopWhenAsked()
+            company = in_company(self._company.processes, self._kept)
+            with stop_on_signals(self, self._stop), company:
                 start = None if found is None else str(found)
                 whole = WholeSteps(over=lambda: not self._waiting)
                 self.add_callback(whole)  # the last one, so that none can end a step halfway
@@ -303,7 +305,8 @@ class DareTrainer(Trainer):
                     self.remove_callback(whole)
                     self.policy.close()
             self._flush()
-        self.stopped_by = stop.asked if self.state.global_step < self.args.max_steps else 0
+        done = self.state.global_step >= self.args.max_steps
+        self.stopped_by = 0 if done else self._stop.agreed
         if self._unscored.exceeded:
             raise self._unscored.error(str(run))
         return result
@@ -420,7 +423,7 @@ class DareTrainer(Trainer):
         )
         for name in self._totals:
             self._totals[name] += float(getattr(output, name))
-        loss = output.loss * self._processes
+        loss = output.loss * self._company.processes
         return (loss, None) if return_outputs else loss
 
     def _collect(self) -> list[dict[str, Any] | None]:
@@ -446,7 +449,7 @@ class DareTrainer(Trainer):
                 break
             probes += 1
         micro = self._micro_batches(plan, batch)
-        self._generated += self._everywhere(self._phases.tokens["generated"])
+        self._generated += self._phases.tokens["generated"]
         self._note(plan, rollouts, batch)
         self.policy.release()
         return micro
@@ -484,14 +487,13 @@ class DareTrainer(Trainer):
                 self.policy,
                 weight * len(parts),  # a mean over the part, not its share of the whole's
                 count=args.gradient_accumulation_steps,
-                rank=self._rank,
-                processes=self._processes,
+                rank=self._company.rank,
+                processes=self._company.processes,
                 updates=len(parts),
                 all_of_them=self.is_deepspeed_enabled,
                 reference=reference,
             )
-            trained = int(sum(length[one["rows"]].sum() for one in micro))
-            self._phases.count("trained", args.num_iterations * trained)
+            self._phases.count("trained", args.num_iterations * int(length[part].sum()))
             # Idle ticks come first: gradients are exchanged at the last one, which must have some.
             ticks += [*[None] * (args.gradient_accumulation_steps - len(micro)), *micro]
         return ticks * args.num_iterations
@@ -552,11 +554,16 @@ class DareTrainer(Trainer):
         """After the last update of a step: realign the estimates, write what happened."""
         curriculum = self._live()
         self.policy.updated()
-        if self._own_pass is not None and curriculum.wants_scores != "none":
-            self._own_pass.deliver(curriculum, curriculum.step - 1, self.collector.gather)
-        step_tokens = self._everywhere(self._phases.tokens.get("trained", 0))
-        step_tokens += self._everywhere(self._phases.tokens["generated"])
-        budget = self.settings.estimator.refresh_budget(step_tokens)
+        own_pass = self._own_pass if curriculum.wants_scores != "none" else None
+        figures = np.array([self._stop.asked, self._loss, *self._totals.values()])
+        read = {} if own_pass is None else own_pass.found()
+        everyone = self._company.gather(figures=figures, **read)
+        if own_pass is not None:
+            own_pass.deliver(curriculum, curriculum.step - 1, everyone)
+        self._stop.agreed = int(max(one["figures"][0] for one in everyone))
+        _, loss, *sums = np.sum([one["figures"] for one in everyone], axis=0).tolist()
+        tokens = {name: self._phases.tokens.get(name, 0) for name in _TOKENS}
+        budget = self.settings.estimator.refresh_budget(tokens["trained"] + tokens["generated"])
         with self._phases.measure("refresh"):
             spent = curriculum.refresh(self.collector.rescore, budget)
         if self._generates_to_estimate:
@@ -566,19 +573,14 @@ class DareTrainer(Trainer):
         if self._record is not None:
             record = self._record
             updates = self.args.updates_per_generation
-            record["loss"] = self._sum(self._loss) / self._processes / updates
-            totals = {name: self._sum(value) for name, value in self._totals.items()}
+            record["loss"] = loss / self._company.processes / updates
+            totals = dict(zip(self._totals, sums, strict=True))
             for name in ("clipped", "clipped_high", "kl"):  # of all rollouts, read or not
                 record[f"objective_{name}"] = totals[name] / updates / self._mass
             if totals["weight"] > 0:  # of those that were read
                 for name in ("ratio", "entropy"):
                     record[f"objective_{name}"] = totals[name] / totals["weight"]
-            record["tokens"] = {
-                "generated": self._everywhere(self._phases.tokens["generated"]),
-                "scored": self._everywhere(self._phases.tokens.get("scored", 0)),
-                "refreshed": spent,
-                "trained": self._everywhere(self._phases.tokens.get("trained", 0)),
-            }
+            record["tokens"] = {**tokens, "refreshed": spent}
             record["generated_tokens_total"] = self._generated
             record["seconds"] = {name: round(t, 4) for name, t in self._phases.seconds.items()}
             record["memory_mb"] = round(peak_memory_mb(), 1)
@@ -860,7 +862,7 @@ class DareTrainer(Trainer):
             "training": self.args.to_dict(),
             "prompts": len(self.store),
             "steps": self.args.max_steps // self.args.updates_per_generation,
-            "processes": self._processes,
+            "processes": self._company.processes,
             "distributed": self.accelerator.distributed_type.value,
             "versions": versions,
         }
@@ -885,10 +887,3 @@ class DareTrainer(Trainer):
     def _reference_logprobs(self, prompts: list[Any], batch: TrainBatch) -> Any:
         responses = [batch.rollouts.response(row) for row in range(len(batch.rollouts))]
         return self.policy.reference_score(prompts, responses, self.args.sampling).logprobs
-
-    def _everywhere(self, value: int) -> int:
-        """Sum of a count over processes."""
-        return int(self._sum(value))
-
-    def _sum(self, value: float) -> float:
-        return float(sum(gather_object([value]))) if self._processes > 1 else float(value)
