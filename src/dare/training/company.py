@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,10 @@ import torch.distributed as dist
 from safetensors.numpy import load, save
 
 from dare.curriculum.arrays import Array
-from dare.errors import InvalidInput
+from dare.errors import InvalidInput, require
+
+PATIENCE_S = 60.0
+"""How long a file may take to be seen by another machine, on a network file system."""
 
 
 class Company:
@@ -39,15 +45,18 @@ class Company:
         if self.processes == 1:
             return [mine]
         parcel = save({name: np.ascontiguousarray(one) for name, one in mine.items()})
-        sizes = torch.empty(self.processes, dtype=torch.int64, device=self._device)
-        dist.all_gather_single(sizes, torch.tensor([len(parcel)], device=self._device))
-        longest = int(sizes.max())
-        sent = torch.frombuffer(bytearray(parcel.ljust(longest, b" ")), dtype=torch.uint8)
-        received = torch.empty(self.processes * longest, dtype=torch.uint8, device=self._device)
-        dist.all_gather_single(received, sent.to(self._device))
-        parcels = received.view(self.processes, longest).cpu().numpy()
-        pairs = zip(parcels, sizes.tolist(), strict=True)
-        return [load(one[:size].tobytes()) for one, size in pairs]
+        sizes = self._from_all(torch.tensor([len(parcel)]))
+        longest = int(max(sizes))
+        sent = bytearray(parcel.ljust(longest, b" "))
+        parcels = self._from_all(torch.frombuffer(sent, dtype=torch.uint8))
+        pairs = zip(parcels, sizes, strict=True)
+        return [load(one[: int(size)].cpu().numpy().tobytes()) for one, size in pairs]
+
+    def _from_all(self, mine: torch.Tensor) -> list[torch.Tensor]:
+        mine = mine.to(self._device)
+        found = [torch.empty_like(mine) for _ in range(self.processes)]
+        dist.all_gather(found, mine)
+        return found
 
     def exchange(self, values: Array) -> Array:
         """Rows that each process has of its share, put together on all of them."""
@@ -64,6 +73,24 @@ class Company:
         """The things of all processes as they were before each took its share."""
         count, many = sum(map(len, parts)), self.processes
         return [parts[place % many][place // many] for place in range(count)]
+
+    def agree(self, written: Path, prompts: Sequence[str]) -> None:
+        """Refuse machines that do not share what they must: the folder in which the first process
+        has `written` a file, and the prompts."""
+        if self.processes == 1:
+            return
+        self.gather(told=np.zeros(1))  # the file is written
+        patience = time.monotonic() + PATIENCE_S
+        while not (there := written.is_file()) and time.monotonic() < patience:
+            time.sleep(0.2)
+        digest = hashlib.sha256("\n".join(prompts).encode()).digest()
+        everyone = self.gather(there=np.array([there]), digest=np.frombuffer(digest, np.uint8))
+        fix = "not every process sees it: put it on storage that all machines share"
+        shared = all(one["there"][0] for one in everyone)
+        require(shared, "output_dir", str(written.parent), fix)
+        fix = "differs from process to process: give every machine the same files"
+        same = all(np.array_equal(one["digest"], everyone[0]["digest"]) for one in everyone)
+        require(same, "train_dataset", f"{len(prompts)} prompts", fix)
 
 
 def packed(value: Any) -> Array:

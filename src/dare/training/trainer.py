@@ -30,6 +30,7 @@ from safetensors import SafetensorError
 from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from dare.curriculum import Curriculum, Services, TrainBatch
 from dare.curriculum.arrays import keyed_rng
@@ -38,6 +39,7 @@ from dare.curriculum.landscape import landscape_record
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
 from dare.errors import InvalidInput, require
+from dare.policy import zero
 from dare.policy.batching import IntArray
 from dare.policy.generate import Generator
 from dare.policy.loss import LossInputs, clipped_loss
@@ -114,7 +116,12 @@ class DareTrainer(Trainer):
         updates = args.accumulation(self.settings.rollout_budget, args.world_size)
         estimator_class(self.settings)  # a name that is none is told of before a model is loaded
         options = args.model_options(adapters=peft_config is not None)
+        plugin = args.deepspeed_plugin  # whole at first, also under ZeRO-3
+        if plugin is not None:
+            unset_hf_deepspeed_config()
         model, processing_class = load(model, processing_class, peft_config, args.seed, **options)
+        if plugin is not None:
+            plugin.set_deepspeed_weakref()
         setattr(processing_class, OPTIONS, args.chat_template_kwargs)
         if args.disable_dropout:
             without_dropout(model)
@@ -313,6 +320,10 @@ class DareTrainer(Trainer):
 
     def create_accelerator_and_postprocess(self) -> None:
         """Trainer's; FSDP shards on CPUs too, where accelerate makes it DDP without a word."""
+        if parse_flag_from_env("ACCELERATE_USE_DEEPSPEED") or self.args.deepspeed:
+            fix = "accelerate leaves DeepSpeed out where it is set: set use_cpu in the recipe"
+            cpu = parse_flag_from_env("ACCELERATE_USE_CPU")
+            require(not cpu, "ACCELERATE_USE_CPU", True, fix)
         asked = parse_flag_from_env("ACCELERATE_USE_FSDP") or bool(self.args.fsdp)
         if asked:  # before accelerate makes anything of it
             given = self.args.fsdp_plugin_args or {}
@@ -329,12 +340,22 @@ class DareTrainer(Trainer):
         fix = f"the recipe has {wanted!r}: set that in the accelerate config, or bf16 in the recipe"
         agreed = self.is_deepspeed_enabled or told == wanted  # transformers checks DeepSpeed's
         require(agreed, "mixed_precision", told, fix)
+        if self.is_deepspeed_enabled:
+            self._check_deepspeed(self.accelerator.state.deepspeed_plugin)
         plugin = self.accelerator.state.fsdp_plugin if self.is_fsdp_enabled else None
         if plugin is not None:
             early = "fsdp_cpu_ram_efficient_loading"
             fix = "must be false: prompts are read before the weights are dealt out"
             require(not plugin.cpu_ram_efficient_loading, early, True, fix)
             plugin.set_state_dict_type("FULL_STATE_DICT")
+
+    def _check_deepspeed(self, plugin: Any) -> None:
+        """Refuse what would be another run than the recipe's, or could not be saved."""
+        stage, given = plugin.zero_stage, plugin.deepspeed_config
+        require(stage in (2, 3), "zero_stage", stage, "is not supported: set it to 2 or 3")
+        for name in ("optimizer", "scheduler"):
+            fix = "the recipe has one: leave it out of DeepSpeed's config"
+            require(name not in given, f"deepspeed_config.{name}", given.get(name), fix)
 
     @property
     def _sharded(self) -> bool:
@@ -346,7 +367,9 @@ class DareTrainer(Trainer):
     def create_optimizer(self, model: Any = None) -> Any:
         """Trainer's, with a line for what it cannot build."""
         with self.args.refusals(usual="optim"):
-            return super().create_optimizer(model)
+            made = super().create_optimizer(model)
+        self._groups = [list(group["params"]) for group in made.param_groups]
+        return made
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Trainer's, with a line for what it cannot build."""
@@ -707,6 +730,7 @@ class DareTrainer(Trainer):
             checkpoint.rotate(self.folder.path, None)
         self.folder.rewind(self._live().step if resumes else -1)
         self.folder.write_yaml("config.yaml", self._resolved())
+        self._company.agree(self.folder.path / "config.yaml", self.store.table.ids())
         if self.recipe is not None:
             self.folder.write_yaml("recipe.yaml", self.recipe)
         shown = [prompt_text(record["prompt"]) for record in self.store.records]
@@ -788,29 +812,57 @@ class DareTrainer(Trainer):
             self.args.output_dir, self.args.save_total_limit = str(run), keep
         self.accelerator.wait_for_everyone()
 
-    # Under FSDP too a checkpoint is that of one process: any number of them, sharded or not, can
-    # go on from it. Trainer would write and want shards, and has no hooks for this either.
+    # Sharded or not, a checkpoint is that of one process: any number of them can go on from it.
+    # Trainer would write and want shards, and has no hooks for this either.
+
+    @property
+    def _in_parts(self) -> bool:
+        """Whether weights or the optimiser's state lie in parts: FSDP, ZeRO-2, ZeRO-3."""
+        return bool(self.is_fsdp_enabled or self.is_deepspeed_enabled)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Trainer's; DeepSpeed's weights as they are trained, not as its passes round them."""
+        if not self.is_deepspeed_enabled:
+            return super().save_model(output_dir, _internal_call)
+        state = zero.whole_weights(self._bare_model(), keep=self.args.should_save)
+        if self.args.should_save:
+            self._save(output_dir, state)
+
+    def _prepare_for_training(self, max_steps: int, loader: Any, resumed: Any) -> Any:
+        if not self.is_deepspeed_enabled:
+            return super()._prepare_for_training(max_steps, loader, resumed)
+        prepared = super()._prepare_for_training(max_steps, loader, None)
+        if resumed is not None:
+            self._load_from_checkpoint(resumed)
+            self._load_optimizer_and_scheduler(resumed)
+        return prepared
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        if self.is_fsdp_enabled and state_dict is not None:
+        if self._in_parts and state_dict is not None:
             twice = self._tied()  # gathered, they do not look it
             state_dict = {name: one for name, one in state_dict.items() if name not in twice}
         super()._save(output_dir, state_dict)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        if not self.is_fsdp_enabled:
+        if not self._in_parts:
             return super()._save_optimizer_and_scheduler(output_dir)
-        state = whole_state(self.optimizer)
+        if self.is_deepspeed_enabled:
+            state = zero.whole_state(self.optimizer, self._groups)
+        else:
+            state = whole_state(self.optimizer)
         with self._as_one_process(optimizer=SimpleNamespace(state_dict=lambda: state)):
             super()._save_optimizer_and_scheduler(output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if not self.is_fsdp_enabled:
+        if not self._in_parts:
             return super()._load_optimizer_and_scheduler(checkpoint)
         own: Any = self.optimizer
 
         def load(state: dict[str, Any]) -> None:
-            own.load_state_dict(parted_state(state, own))
+            if self.is_deepspeed_enabled:
+                zero.put_state(state, own, self._groups)
+            else:
+                own.load_state_dict(parted_state(state, own))
 
         with self._as_one_process(optimizer=SimpleNamespace(load_state_dict=load)):
             super()._load_optimizer_and_scheduler(checkpoint)
@@ -829,19 +881,21 @@ class DareTrainer(Trainer):
         return {name for name, _ in every} - once
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if not self.is_fsdp_enabled:
+        if not self._in_parts:
             return super()._load_from_checkpoint(resume_from_checkpoint, model)
         with self.policy.replaced() as whole, self._as_one_process():
             super()._load_from_checkpoint(resume_from_checkpoint, whole)
+        if self.is_deepspeed_enabled:
+            zero.take_weights(self._bare_model())
 
     def _load_best_model(self) -> None:
-        if not self.is_fsdp_enabled:
+        if not self._in_parts:
             return super()._load_best_model()
         self._load_from_checkpoint(str(self.state.best_model_checkpoint))
 
     @contextmanager
     def _as_one_process(self, **attributes: Any) -> Iterator[None]:
-        attributes |= {"is_fsdp_enabled": False}
+        attributes |= {"is_fsdp_enabled": False, "is_deepspeed_enabled": False}
         before = {name: getattr(self, name) for name in attributes}
         vars(self).update(attributes)
         try:
