@@ -207,6 +207,25 @@ def test_a_config_that_contradicts_the_recipe_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+@deepspeed
+@pytest.mark.parametrize(
+    ("stage", "variables", "says"),
+    [
+        ("1", {}, "error: zero_stage = 1: is not supported: set it to 2 or 3"),
+        ("2", {"ACCELERATE_USE_CPU": "true"}, "ACCELERATE_USE_CPU = True: accelerate leaves"),
+    ],
+    ids=["zero1", "zero2"],
+)
+def test_what_would_not_be_zero_is_refused(
+    stage: str, variables: dict[str, str], says: str, tmp_path: Path
+) -> None:
+    given = {**ZERO, "ACCELERATE_DEEPSPEED_ZERO_STAGE": stage, **variables}
+    done = test_company.launch(tmp_path, "nothing", *test_company.NEW, **given)
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "variables", "says"),
     [
@@ -214,6 +233,10 @@ def test_a_config_that_contradicts_the_recipe_is_refused(
         (["--accelerate", "fsdp2"], {"CUDA_VISIBLE_DEVICES": ""}, "--processes = None: no GPU"),
         (["--accelerate", "ddp"], {"RANK": "0"}, "a launcher has started this process already"),
         (["--processes", "2"], {}, "goes with --accelerate NAME"),
+        pytest.param(
+            *(["--accelerate", "zero3"], {}, "needs DeepSpeed: pip install 'dare-rl[deepspeed]'"),
+            marks=pytest.mark.skipif(find_spec("deepspeed") is not None, reason="it is there"),
+        ),
     ],
 )
 def test_a_launch_that_cannot_be_is_told_in_a_line(
