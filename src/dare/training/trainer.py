@@ -30,7 +30,6 @@ from safetensors import SafetensorError
 from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
-from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from dare.curriculum import Curriculum, Services, TrainBatch
 from dare.curriculum.arrays import keyed_rng
@@ -116,12 +115,7 @@ class DareTrainer(Trainer):
         updates = args.accumulation(self.settings.rollout_budget, args.world_size)
         estimator_class(self.settings)  # a name that is none is told of before a model is loaded
         options = args.model_options(adapters=peft_config is not None)
-        plugin = args.deepspeed_plugin  # whole at first, also under ZeRO-3
-        if plugin is not None:
-            unset_hf_deepspeed_config()
         model, processing_class = load(model, processing_class, peft_config, args.seed, **options)
-        if plugin is not None:
-            plugin.set_deepspeed_weakref()
         setattr(processing_class, OPTIONS, args.chat_template_kwargs)
         if args.disable_dropout:
             without_dropout(model)
@@ -857,9 +851,10 @@ class DareTrainer(Trainer):
         if not self._in_parts:
             return super()._load_optimizer_and_scheduler(checkpoint)
         own: Any = self.optimizer
+        of_zero = self.is_deepspeed_enabled
 
         def load(state: dict[str, Any]) -> None:
-            if self.is_deepspeed_enabled:
+            if of_zero:
                 zero.put_state(state, own, self._groups)
             else:
                 own.load_state_dict(parted_state(state, own))
