@@ -39,15 +39,32 @@ deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs Dee
 KINDS = ["fsdp2", *(pytest.param(kind, marks=deepspeed) for kind in ("zero2", "zero3"))]
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def sharded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("sharded") / str(request.param)
-    tiny.policy().save_pretrained(root / "model")
-    script = str(Path(__file__).with_name("gradient_cases.py"))
-    launched = LAUNCHED[request.param]
-    done = tiny.torchrun(script, str(root / "model"), str(root), *CASES, **launched)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return root
+# A second trainer in one process is not DeepSpeed's affair: each of its cases has a launch.
+LAUNCHES = {"fsdp2": [CASES], **dict.fromkeys(("zero2", "zero3"), [["all"], ["mini-batches"]])}
+PAIRS = [
+    pytest.param(kind, case, marks=() if kind == "fsdp2" else deepspeed)
+    for kind, launches in LAUNCHES.items()
+    for cases in launches
+    for case in cases
+]
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """All cases of a kind on two processes; the folder with what came of them."""
+
+    @cache
+    def made(kind: str) -> Path:
+        root = tmp_path_factory.mktemp("sharded")
+        tiny.policy().save_pretrained(root / "model")
+        script = str(Path(__file__).with_name("gradient_cases.py"))
+        for cases in LAUNCHES[kind]:
+            words = (script, str(root / "model"), str(root), *cases)
+            done = tiny.torchrun(*words, **LAUNCHED[kind])
+            assert done.returncode == 0, done.stderr[-4000:]
+        return root
+
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -73,15 +90,15 @@ def apart(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> fl
     return max(float((value - second[name]).abs().max()) for name, value in first.items())
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("kind", "case"), PAIRS)
 def test_two_halves_of_a_model_select_and_update_like_one(
-    case: str, sharded: Path, single: Callable[[str], dict[str, Any]]
+    kind: str, case: str, sharded: Callable[[str], Path], single: Callable[[str], dict[str, Any]]
 ) -> None:
-    two, one = saved(sharded, case), single(case)
+    two, one = saved(sharded(kind), case), single(case)
     rows = {name: (size[0] + 1) // 2 for name, size in one["sizes"].items()}
     entries = {name: (size.numel() + 1) // 2 for name, size in one["sizes"].items()}
     every = {name: size[0] for name, size in one["sizes"].items()}
-    assert two["parts"] == {"fsdp2": rows, "zero2": every, "zero3": entries}[sharded.name]
+    assert two["parts"] == {"fsdp2": rows, "zero2": every, "zero3": entries}[kind]
     assert len(one["gradients"]) == len(two["gradients"]) == 2 * updates(case)
     assert tiny.close(one["selections"], two["selections"], 1e-6)
     assert tiny.close(one["difficulty"], two["difficulty"], 1e-5)
