@@ -40,7 +40,8 @@ KINDS = ["fsdp2", *(pytest.param(kind, marks=deepspeed) for kind in ("zero2", "z
 
 
 # A second trainer in one process is not DeepSpeed's affair: each of its cases has a launch.
-LAUNCHES = {"fsdp2": [CASES], **dict.fromkeys(("zero2", "zero3"), [["all"], ["mini-batches"]])}
+EACH = [["all"], ["mini-batches"]]
+LAUNCHES = {"fsdp2": [CASES], "zero2": EACH, "zero3": EACH}
 PAIRS = [
     pytest.param(kind, case, marks=() if kind == "fsdp2" else deepspeed)
     for kind, launches in LAUNCHES.items()
