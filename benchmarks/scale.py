@@ -26,18 +26,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import pickle
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load, save
 
 from curriculum import random_batch
 from dare.config import CurriculumConfig
@@ -45,7 +44,11 @@ from dare.curriculum import Curriculum, PromptTable, RolloutBatch, RolloutBuffer
 from dare.curriculum.estimators.base import Measured
 from dare.curriculum.estimators.dare.estimator import MEMORY
 from dare.curriculum.estimators.dare.features import DIRECTIONS
+from dare.policy.generate import Generated
+from dare.rewards.calling import Scored, Values
 from dare.state import load_state, save_state
+from dare.training.collect import as_arrays, put_together
+from dare.training.company import Company
 
 ROLLOUTS, TOKENS, HIDDEN = 512, 1000, 1536
 PER_PROCESS = 8  # rollouts
@@ -152,26 +155,24 @@ def of_reading(prompts: int) -> dict[str, float]:
     return {"seconds": seconds - noise, "peak_mb": peak}
 
 
-def share_of(rank: int, processes: int) -> list[Any]:
+def share_of(rank: int) -> dict[str, Any]:
     """What a process sends: its rollouts, as the trainer packs them."""
     rng = np.random.default_rng(rank)
-    told = {"rewards": {"math_reward": 1.0}}
-    return [
-        (row, rng.integers(0, 150_000, TOKENS, dtype=np.int32), 1.0, 0, 1.0, told)
-        for row in range(rank, PER_PROCESS * processes, processes)
-    ]
+    ones: Values = [1.0] * PER_PROCESS
+    tokens = [rng.integers(0, 150_000, TOKENS) for _ in ones]
+    scores = Scored(ones, ones, {"math_reward": ones})
+    return as_arrays(Generated(tokens, np.zeros(PER_PROCESS, np.int64)), scores)
 
 
 def of_processes(processes: int) -> dict[str, float]:
     """What one of so many processes does to exchange a step's rollouts, without the network."""
-    shares = [pickle.dumps(share_of(rank, processes)) for rank in range(processes)]
+    shares = [save(share_of(rank)) for rank in range(processes)]
 
     def work() -> RolloutBatch:
-        pickle.dumps(share_of(0, processes))
-        everyone = [rollout for share in shares for rollout in pickle.loads(share)]
-        everyone.sort(key=lambda rollout: rollout[0])
-        columns = [[rollout[place] for rollout in everyone] for place in range(3)]
-        return RolloutBatch.from_lists(columns[0], columns[1], None, columns[2])
+        save(share_of(0))
+        everyone = put_together(Company(0, processes), [load(share) for share in shares])
+        rows = np.arange(len(everyone.tokens))
+        return RolloutBatch.from_lists(rows, everyone.tokens, None, everyone.reward)
 
     seconds = statistics.median(timed(work)[0] for _ in range(3))
     return {"seconds": seconds, "received_mb": sum(map(len, shares)) / 1e6}
@@ -182,13 +183,11 @@ def connected(rank: int, processes: int, folder: Path) -> None:
     import torch.distributed as dist
 
     dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=processes)
-    mine = share_of(rank, processes)
+    company, mine = Company(rank, processes), share_of(rank)
     times = []
     for _ in range(6):
         dist.barrier()
-        everyone: list[Any] = [None] * processes
-        work = partial(dist.all_gather_object, everyone, mine)
-        times.append(timed(work, time.perf_counter)[0])
+        times.append(timed(lambda: company.gather(**mine), time.perf_counter)[0])
     if rank == 0:
         text = json.dumps(statistics.median(times[1:]))
         (folder / "seconds").write_text(text, encoding="utf-8")

@@ -49,7 +49,7 @@ def test_what_the_engine_did_not_tell_has_weight_one() -> None:
     length = torch.tensor([2, 2])
     weight = corrected(sampled, drawn, length, Correction("token_truncate", None, 3.0), gap)
     assert weight.tolist() == pytest.approx([math.exp(0.5), 1, 1, 1])
-    assert Gap.figures([gap]) == pytest.approx(
+    assert Gap.figures([gap.row]) == pytest.approx(
         {
             "sampling/sampling_logp_difference/mean": 0.5,
             "sampling/sampling_logp_difference/max": 0.5,
@@ -67,10 +67,10 @@ def test_the_gap_is_over_all_parts_and_a_response_counts_once() -> None:
         torch.tensor([-1.0, -1.0]), torch.tensor([-1.1, -1.2]), torch.tensor([2]), how, gaps[0]
     )
     corrected(torch.tensor([-1.0]), torch.tensor([-2.0]), torch.tensor([1]), how, gaps[1])
-    figures = list(Gap.figures(gaps).values())
+    figures = list(Gap.figures([gap.row for gap in gaps]).values())
     share = math.exp(0.3)
     assert figures == pytest.approx([1.3 / 3, 1.0, 0.0, share / 2, share], rel=1e-5)
-    assert Gap.figures([Gap(), Gap()]) == {}
+    assert Gap.figures([Gap().row, Gap().row]) == {}
 
 
 def test_the_correction_weighs_the_gain_and_not_the_divergence() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
-from plain_reference import Step, Witness, whole
+from plain_reference import Step, Witness, whole_weights
 from transformers import AutoModelForCausalLM
 
 import tiny
@@ -203,12 +203,16 @@ def as_saved(trainer: Any, steps: list[Step]) -> dict[str, Any]:
         "gradients": [step.gradient for step in steps],
         "distances": [step.distance() for step in steps],
         "selections": [[list(prompt) for prompt in step.selection] for step in steps],
-        "weights": {
-            name: whole(value)
-            for name, value in trainer.accelerator.unwrap_model(trainer.model).state_dict().items()
-        },
+        "weights": whole_weights(trainer.accelerator.unwrap_model(trainer.model)),
         "difficulty": trainer.curriculum.difficulty().tolist(),
     }
+
+
+def part(weight: Any) -> int:
+    """How much of a weight this process holds: rows, or of ZeRO-3 entries."""
+    if hasattr(weight, "ds_tensor"):
+        return int(weight.ds_tensor.numel())
+    return len(getattr(weight, "_local_tensor", weight))
 
 
 if __name__ == "__main__":
@@ -220,9 +224,7 @@ if __name__ == "__main__":
         made, steps = run(name, Path(out) / name, policy, processes, check=name in CASES)
         assert made.accelerator.num_processes == processes
         kept = as_saved(made, steps)  # with the parts that other processes have
-        weights = dict(made.accelerator.unwrap_model(made.model).named_parameters())
-        kept["parts"] = {
-            name: len(getattr(one, "_local_tensor", one)) for name, one in weights.items()
-        }
+        held = made.accelerator.unwrap_model(made.model).named_parameters()
+        kept["parts"] = {name: part(one) for name, one in held}
         if made.is_world_process_zero():
             torch.save(kept, Path(out) / f"{name}.pt")

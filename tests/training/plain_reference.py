@@ -79,8 +79,18 @@ class Step:
 
 
 def whole(tensor: Any) -> Any:
-    """A tensor of which each process may have a part."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    """A tensor of which each process may have a part: of FSDP2 or of ZeRO-3."""
+    if hasattr(tensor, "ds_id"):
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters([tensor]):
+            return tensor.detach().clone()
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
+
+
+def whole_weights(model: Any) -> dict[str, Any]:
+    """The state of a model, whole."""
+    return {name: whole(one) for name, one in model.state_dict(keep_vars=True).items()}
 
 
 def logprobs(model: Any, prompt: list[int], response: list[int], temperature: float) -> Any:
@@ -344,14 +354,32 @@ class Witness(TrainerCallback):
     def _now(self) -> Any:
         """A copy of the policy as it is, whole."""
         model = copy.deepcopy(self._start).eval()
-        model.load_state_dict({n: whole(one) for n, one in self._bare().state_dict().items()})
+        model.load_state_dict(whole_weights(self._bare()))
         return model
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """DeepSpeed steps in its own backward pass, before Trainer says that it is about to."""
+        if not self.trainer.is_deepspeed_enabled:
+            return
+        from deepspeed.utils import safe_get_full_grad
+
+        engine = self.trainer.model_wrapped
+        step = engine.step
+
+        def watched() -> None:
+            self._see(args, safe_get_full_grad)
+            step()
+
+        engine.step = watched
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The gradient is complete, the weights are still those it belongs to."""
-        bare = self._bare()
-        trained = [(n, p.grad) for n, p in bare.named_parameters() if p.requires_grad]
-        gradient = {name: whole(grad).detach().clone() for name, grad in trained}
+        if not self.trainer.is_deepspeed_enabled:
+            self._see(args, lambda parameter: whole(parameter.grad))
+
+    def _see(self, args: Any, gradient_of: Any) -> None:
+        trained = [(n, p) for n, p in self._bare().named_parameters() if p.requires_grad]
+        gradient = {name: gradient_of(one).detach().clone() for name, one in trained}
         if not self.check:
             nan = math.nan
             self.steps.append(Step(nan, nan, nan, {}, gradient, [], [], self._selection))

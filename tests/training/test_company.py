@@ -34,10 +34,13 @@ NEW = [
 ]
 
 
-def launch(folder: Path, what: str, *words: str) -> subprocess.CompletedProcess[str]:
+def launch(
+    folder: Path, what: str, *words: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     folder.mkdir(exist_ok=True)
     (folder / "company_reward.py").write_text(REWARD)
     given = {"WHAT": what, "PYTHONPATH": f"{Path(dare.__file__).parents[1]}:{folder}"}
+    given |= variables
     return tiny.torchrun("-m", "dare", "train", *words, folder=folder, **given)
 
 

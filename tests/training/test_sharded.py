@@ -1,4 +1,5 @@
-"""Weights in parts on two processes (FSDP2): the selections and gradients of one process."""
+"""Weights in parts on two processes: the selections and gradients of one process, and its
+checkpoints. FSDP2 always, ZeRO-2 and ZeRO-3 where DeepSpeed is installed (make test-deepspeed)."""
 
 from __future__ import annotations
 
@@ -6,10 +7,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import test_company
 import torch
 from gradient_cases import TOLERANCE, as_saved, run, updates
 from safetensors.torch import load_file
@@ -20,21 +25,60 @@ from dare.runs.checkpoint import verify
 
 # Help, replay and KL; several updates; a probing, a generating and an asking estimator.
 CASES = ("all", "mini-batches", "preset dare", "preset dapo", "preset edco", "preset llm-judge")
-FSDP2 = {
-    "ACCELERATE_USE_FSDP": "true",
-    "FSDP_VERSION": "2",
-    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+ZERO = {"ACCELERATE_USE_CPU": "false", "ACCELERATE_USE_DEEPSPEED": "true"}
+LAUNCHED = {
+    "fsdp2": {
+        "ACCELERATE_USE_FSDP": "true",
+        "FSDP_VERSION": "2",
+        "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    },
+    "zero2": {**ZERO, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2"},
+    "zero3": {**ZERO, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"},
 }
+deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs DeepSpeed")
+KINDS = ["fsdp2", *(pytest.param(kind, marks=deepspeed) for kind in ("zero2", "zero3"))]
+
+
+# A second trainer in one process is not DeepSpeed's affair: each of its cases has a launch.
+EACH = [["all"], ["mini-batches"]]
+LAUNCHES = {"fsdp2": [CASES], "zero2": EACH, "zero3": EACH}
+PAIRS = [
+    pytest.param(kind, case, marks=() if kind == "fsdp2" else deepspeed)
+    for kind, launches in LAUNCHES.items()
+    for cases in launches
+    for case in cases
+]
 
 
 @pytest.fixture(scope="module")
-def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("sharded")
-    tiny.policy().save_pretrained(root / "model")
-    script = Path(__file__).with_name("gradient_cases.py")
-    done = tiny.torchrun(str(script), str(root / "model"), str(root), *CASES, **FSDP2)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return root
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """All cases of a kind on two processes; the folder with what came of them."""
+
+    @cache
+    def made(kind: str) -> Path:
+        root = tmp_path_factory.mktemp("sharded")
+        tiny.policy().save_pretrained(root / "model")
+        script = str(Path(__file__).with_name("gradient_cases.py"))
+        for cases in LAUNCHES[kind]:
+            words = (script, str(root / "model"), str(root), *cases)
+            done = tiny.torchrun(*words, **LAUNCHED[kind])
+            assert done.returncode == 0, done.stderr[-4000:]
+        return root
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """What one process makes of a case, with the sizes of its weights."""
+
+    @cache
+    def made(case: str) -> dict[str, Any]:
+        trainer, steps = run(case, tmp_path_factory.mktemp("single"))
+        sizes = {name: value.shape for name, value in trainer.model.named_parameters()}
+        return {**as_saved(trainer, steps), "sizes": sizes}
+
+    return made
 
 
 def saved(folder: Path, case: str) -> dict[str, Any]:
@@ -47,14 +91,15 @@ def apart(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> fl
     return max(float((value - second[name]).abs().max()) for name, value in first.items())
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("kind", "case"), PAIRS)
 def test_two_halves_of_a_model_select_and_update_like_one(
-    case: str, sharded: Path, tmp_path: Path
+    kind: str, case: str, sharded: Callable[[str], Path], single: Callable[[str], dict[str, Any]]
 ) -> None:
-    two, (trainer, steps) = saved(sharded, case), run(case, tmp_path)
-    one = as_saved(trainer, steps)
-    whole = {name: len(value) for name, value in trainer.model.named_parameters()}
-    assert two["parts"] == {name: (rows + 1) // 2 for name, rows in whole.items()}
+    two, one = saved(sharded(kind), case), single(case)
+    rows = {name: (size[0] + 1) // 2 for name, size in one["sizes"].items()}
+    entries = {name: (size.numel() + 1) // 2 for name, size in one["sizes"].items()}
+    every = {name: size[0] for name, size in one["sizes"].items()}
+    assert two["parts"] == {"fsdp2": rows, "zero2": every, "zero3": entries}[kind]
     assert len(one["gradients"]) == len(two["gradients"]) == 2 * updates(case)
     assert tiny.close(one["selections"], two["selections"], 1e-6)
     assert tiny.close(one["difficulty"], two["difficulty"], 1e-5)
@@ -67,12 +112,13 @@ def test_two_halves_of_a_model_select_and_update_like_one(
 
 NEW = [
     *["quickstart", "--rollout-budget", "16", "--per-device-train-batch-size", "8"],
-    *["--num-generations", "8", "--max-completion-length", "24", "--eval-strategy", "no"],
+    *["--num-generations", "4", "--max-completion-length", "24", "--eval-strategy", "no"],
     *["--eval-on-start", "false", "--use-cpu", "true", "--output-dir", "run"],
     *["--save-steps", "2", "--learning-rate", "1e-3", "--adam-epsilon", "1e-3"],
     "--data={tasks: {count: 64, seed: 0}}",
 ]
 TWO = ("--processes", "2", "--accelerate")
+TOLD = {"ddp": "MULTI_CPU", "fsdp2": "FSDP"}
 
 
 def train(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -103,6 +149,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("alone")
     half = trained(folder / "half", *NEW, "--max-steps", "2")
     shutil.copytree(folder / "half", folder / "whole")
+    moments = torch.load(half / "checkpoint-2" / "optimizer.pt")["state"]
+    assert max(float(one["exp_avg"].abs().max()) for one in moments.values()) > 1e-3
     return trained(folder / "whole", "--resume", "run", "--max-steps", "4"), half
 
 
@@ -113,7 +161,7 @@ def alike(run: Path, other: Path) -> bool:
     return tiny.close(drawn, there, 1e-4) and apart(*ends) < TOLERANCE
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("kind", ["ddp", *KINDS])
 def test_a_run_goes_on_from_several_processes_on_one_and_back(
     kind: str, alone: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -122,18 +170,27 @@ def test_a_run_goes_on_from_several_processes_on_one_and_back(
     assert verify(together / "checkpoint-2") is None
     names = {path.name for path in (together / "checkpoint-2").iterdir()}
     assert {"model.safetensors", "optimizer.pt", "scheduler.pt"} <= names
-    assert not any("fsdp" in name for name in names)
+    assert not any("fsdp" in name or "step" in name for name in names)
     assert alike(trained(tmp_path / "two", "--resume", "run", "--max-steps", "4"), whole)
     shutil.copytree(half.parent, tmp_path / "one")
     again = trained(tmp_path / "one", "--resume", "run", "--max-steps", "4", *TWO, kind)
     assert alike(again, whole)
     said = (again / "config.yaml").read_text()
-    assert f"distributed: {'FSDP' if kind == 'fsdp2' else 'MULTI_CPU'}" in said
+    assert f"distributed: {TOLD.get(kind, 'DEEPSPEED')}\n" in said
 
 
-def test_thirty_steps_of_ragged_lengths_do_not_hang(tmp_path: Path) -> None:
-    run = trained(tmp_path, *NEW, "--max-steps", "30", "--save-strategy", "no", *TWO, "fsdp2")
+@pytest.mark.parametrize("kind", KINDS)
+def test_thirty_steps_of_ragged_lengths_do_not_hang(kind: str, tmp_path: Path) -> None:
+    run = trained(tmp_path, *NEW, "--max-steps", "30", "--save-strategy", "no", *TWO, kind)
     assert len(tiny.lines(run / "metrics.jsonl")) == 30
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_process_that_is_killed_ends_the_others_in_a_line(kind: str, tmp_path: Path) -> None:
+    done = test_company.launch(tmp_path, "kill", *test_company.NEW, **LAUNCHED[kind])
+    assert done.returncode != 0
+    (line,) = [one for one in done.stderr.splitlines() if "error: processes = 2" in one]
+    assert "checkpoint-2 is intact: continue with dare train --resume run" in line
 
 
 CONFIG = """
@@ -168,6 +225,25 @@ def test_a_config_that_contradicts_the_recipe_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+@deepspeed
+@pytest.mark.parametrize(
+    ("stage", "variables", "says"),
+    [
+        ("1", {}, "error: zero_stage = 1: is not supported: set it to 2 or 3"),
+        ("2", {"ACCELERATE_USE_CPU": "true"}, "ACCELERATE_USE_CPU = True: accelerate leaves"),
+    ],
+    ids=["zero1", "zero2"],
+)
+def test_what_would_not_be_zero_is_refused(
+    stage: str, variables: dict[str, str], says: str, tmp_path: Path
+) -> None:
+    given = {**ZERO, "ACCELERATE_DEEPSPEED_ZERO_STAGE": stage, **variables}
+    done = test_company.launch(tmp_path, "nothing", *test_company.NEW, **given)
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "variables", "says"),
     [
@@ -175,6 +251,10 @@ def test_a_config_that_contradicts_the_recipe_is_refused(
         (["--accelerate", "fsdp2"], {"CUDA_VISIBLE_DEVICES": ""}, "--processes = None: no GPU"),
         (["--accelerate", "ddp"], {"RANK": "0"}, "a launcher has started this process already"),
         (["--processes", "2"], {}, "goes with --accelerate NAME"),
+        pytest.param(
+            *(["--accelerate", "zero3"], {}, "needs DeepSpeed: pip install 'dare-rl[deepspeed]'"),
+            marks=pytest.mark.skipif(find_spec("deepspeed") is not None, reason="it is there"),
+        ),
     ],
 )
 def test_a_launch_that_cannot_be_is_told_in_a_line(

@@ -18,8 +18,8 @@ from dare.policy import vllm as ours
 from dare.policy.generate import GeneratorFailed
 from dare.policy.logprobs import Sampling, keep_nucleus
 from dare.policy.policy import Policy
+from dare.runs.checkpoint import newest
 from dare.training import DareTrainer
-from dare.training.checkpoint import newest
 
 GREEDY, DRAWN = Sampling(0.0, 1.0, 0), Sampling(0.6, 0.95, 0)
 

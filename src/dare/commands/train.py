@@ -21,7 +21,9 @@ def train(
     ] = False,
     accelerate: Annotated[
         str | None,
-        typer.Option(help="Start on several devices: ddp, fsdp2 or accelerate's YAML of your own."),
+        typer.Option(
+            help="Start on several devices: ddp, fsdp2, zero2, zero3 or a YAML of accelerate."
+        ),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(help="Of these, how many; by default one a GPU.", min=1)
@@ -129,7 +131,7 @@ def launch(name: str, processes: int | None) -> None:
     fix = "a launcher has started this process already: leave this out, or the launcher"
     require("RANK" not in os.environ, "--accelerate", name, fix)
     if "DEEPSPEED" in config.read_text(encoding="utf-8"):
-        fix = "needs DeepSpeed: pip install deepspeed"
+        fix = "needs DeepSpeed: pip install 'dare-rl[deepspeed]'"
         require(find_spec("deepspeed") is not None, "--accelerate", name, fix)
     if processes is None and name in known:
         processes = torch.cuda.device_count()

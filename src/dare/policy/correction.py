@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -79,20 +80,22 @@ class Gap:
             max(self.ratios[1], float(weight.max())),
         ]
 
+    @property
+    def row(self) -> Any:
+        """All of it as numbers, to gather."""
+        sums = (self.tokens, self.difference, self.weights, self.ratio)
+        return np.array([*sums, self.largest, *self.ratios])
+
     @staticmethod
-    def figures(parts: list[Any]) -> dict[str, float]:
-        """The figures of all processes' gaps; none where no engine told anything."""
-        tokens, weights = sum(part.tokens for part in parts), sum(part.weights for part in parts)
+    def figures(rows: list[Any]) -> dict[str, float]:
+        """The figures of all processes' rows; none where no engine told anything."""
+        table = np.stack(rows)
+        tokens, difference, weights, ratio = table[:, :4].sum(axis=0).tolist()
         if not tokens:
             return {}
-        values = (
-            sum(part.difference for part in parts) / tokens,
-            max(part.largest for part in parts),
-            min(part.ratios[0] for part in parts),
-            sum(part.ratio for part in parts) / weights,
-            max(part.ratios[1] for part in parts),
-        )
-        return dict(zip(GAP_FIGURES, values, strict=True))
+        largest, _, high = table[:, 4:].max(axis=0).tolist()
+        values = (difference / tokens, largest, table[:, 5].min(), ratio / weights, high)
+        return dict(zip(GAP_FIGURES, map(float, values), strict=True))
 
 
 def corrected(

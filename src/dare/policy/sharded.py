@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
+
+from dare.policy.zero import gathered
 
 
 class WholeModel:
@@ -62,7 +63,10 @@ class WholeModel:
         for part, name, path in self._slots:
             value = part._parameters[name]
             assert value is not None, "filled in before"
-            weights[path].copy_(_like(value, weights[path]))
+            weight = weights[path]
+            of_zero = hasattr(weight, "ds_id")
+            with gathered(weight, changed=True) if of_zero else nullcontext():
+                weight.copy_(_like(value, weight))
 
 
 def whole_state(optimizer: Any) -> dict[str, Any]:
@@ -103,10 +107,7 @@ def _named(model: nn.Module) -> dict[str, Any]:
 @torch.no_grad()
 def _whole(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     value = value.detach() if isinstance(value, DTensor) else value
-    gathered: Any = nullcontext()
-    if hasattr(value, "ds_id"):  # of ZeRO-3
-        gathered = import_module("deepspeed.zero").GatheredParameters([value])
-    with gathered:
+    with gathered(value) if hasattr(value, "ds_id") else nullcontext():  # of ZeRO-3
         found = value if dtype is None or not value.is_floating_point() else value.to(dtype)
         if isinstance(found, DTensor):
             return found.full_tensor()

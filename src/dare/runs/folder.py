@@ -42,7 +42,7 @@ class RunFolder:
         if not self.writes:
             return
         with self._writing(name), open(self.path / name, "a", encoding="utf-8") as lines:
-            lines.write(json.dumps(_plain(record), allow_nan=False) + "\n")
+            lines.write(json.dumps(plain(record), allow_nan=False) + "\n")
 
     def append_evaluation(self, record: Mapping[str, Any]) -> None:
         """Add a line to eval.jsonl, unless the last one is of the same step."""
@@ -85,7 +85,7 @@ class RunFolder:
     def write_yaml(self, name: str, values: Mapping[str, Any]) -> None:
         """A mapping as a whole file: config.yaml, everything resolved, or recipe.yaml."""
         if self.writes:
-            text = yaml.safe_dump(_plain(values), sort_keys=False, allow_unicode=True)
+            text = yaml.safe_dump(plain(values), sort_keys=False, allow_unicode=True)
             self._replace(name, text.encode())
 
     def _replace(self, name: str, content: bytes) -> None:
@@ -211,16 +211,16 @@ def _step_of(line: bytes) -> int | None:
     return step if isinstance(step, int) and not isinstance(step, bool) and step >= 0 else None
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON- and YAML-able: NumPy scalars become numbers, NaN and infinities null."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
+        return [plain(inner) for inner in value]
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if value is None or isinstance(value, (str, int, float, bool)):

@@ -125,7 +125,7 @@ def fresh_rollouts(
     place = np.repeat(np.arange(len(rows)), count)
     if noise_R is None:
         noise_R = rows[place] * count + np.tile(np.arange(count), len(rows))
-    mine = collector.share(len(place))
+    mine = collector.company.share(len(place))
     request = GenerationRequest(
         prompts=[trainer.store.tokens(int(row)) for row in rows],
         prompt_R=place[mine],
@@ -140,7 +140,7 @@ def fresh_rollouts(
     failure = [np.nan if reward is None else 1.0 - reward for reward in rewards]
     sizes = [len(tokens) for tokens in written]
     local = np.column_stack([np.array(failure, float), np.array(sizes, float)])
-    shared = collector.exchange(mine, local, len(place))
+    shared = collector.company.exchange(local)
     return Fresh(
         failure_QR=shared[:, 0].reshape(len(rows), count),
         tokens=int(shared[:, 1].sum()),

@@ -1,19 +1,15 @@
-"""Hooks into Trainer's loop: the end of a step, a polite stop, and the loss of a process."""
+"""Hooks into Trainer's loop: the end of a step, and a polite stop."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import torch
-from accelerate.utils import gather_object
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
-from dare.errors import InvalidInput
 from dare.training.from_trl import few_figures
 
 if TYPE_CHECKING:
@@ -63,17 +59,18 @@ class WholeSteps(TrainerCallback):
 
 
 class StopWhenAsked(TrainerCallback):
-    """Saves and stops at the end of the step in which any process was `asked` to, by a signal."""
+    """Saves and stops at the end of the step in which any process was `asked` to, by a signal.
 
-    def __init__(self, processes: int = 1) -> None:
-        self.asked, self._processes = 0, processes
+    A process that stopped alone would leave the others waiting for it: each tells the others with
+    what else it has to tell of the step, and what came of that is `agreed`.
+    """
+
+    def __init__(self) -> None:
+        self.asked = self.agreed = 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See TrainerCallback."""
-        # A process that stopped alone would leave the others waiting for it.
-        if self._processes > 1:
-            self.asked = max(gather_object([self.asked]))
-        if self.asked:
+        if self.agreed:
             control.should_save = control.should_training_stop = True
 
 
@@ -105,36 +102,11 @@ def print_less(callbacks: list[TrainerCallback]) -> None:
 
 
 @contextlib.contextmanager
-def in_company(processes: int, saved: Callable[[], str]) -> Iterator[None]:
-    """One of several processes: where another is lost, a line says so and what is `saved`."""
-    try:
-        yield
-        if processes > 1:  # or threads of the group may outlive what they use, and abort
-            atexit.register(_leave)
-    except RuntimeError as error:
-        words = ("gloo", "nccl", "connection closed", "connection reset")
-        told = str(error).partition("\n")[0]
-        lost = isinstance(error, torch.distributed.DistError)
-        if processes == 1 or not (lost or any(word in told.lower() for word in words)):
-            raise
-        fix = f"another process of this run has ended or does not answer ({told}); {saved()}"
-        raise InvalidInput("processes", processes, fix) from error
-
-
-def _leave() -> None:
-    if torch.distributed.is_initialized():
-        with contextlib.suppress(RuntimeError):  # of one that has gone already
-            torch.distributed.barrier()
-        torch.distributed.destroy_process_group()
-
-
-@contextlib.contextmanager
-def stop_on_signals(trainer: DareTrainer) -> Iterator[StopWhenAsked]:
+def stop_on_signals(trainer: DareTrainer, callback: StopWhenAsked) -> Iterator[None]:
     """On SIGTERM or Ctrl-C finish the step in flight, save, stop and say how to resume.
 
     A second signal stops at once; the newest checkpoint is complete in any case.
     """
-    callback = StopWhenAsked(trainer.accelerator.num_processes)
     trainer.add_callback(callback)
 
     def ask(number: int, frame: Any) -> None:
@@ -149,7 +121,7 @@ def stop_on_signals(trainer: DareTrainer) -> Iterator[StopWhenAsked]:
         for number in (signal.SIGTERM, signal.SIGINT):
             before[number] = signal.signal(number, ask)
     try:
-        yield callback
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

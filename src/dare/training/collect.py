@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import gather_object
 
 from dare.curriculum.arrays import Array
 from dare.curriculum.buffer import ScoreRequest
@@ -21,11 +21,13 @@ from dare.curriculum.estimators.dare.features import STATISTICS, solution_statis
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
 from dare.policy.batching import IntArray
-from dare.policy.generate import GenerationRequest
+from dare.policy.generate import Generated, GenerationRequest
 from dare.policy.logprobs import Sampling
 from dare.policy.policy import Policy
 from dare.policy.score import Scores
 from dare.rewards.calling import Rewards, Scored, Values
+from dare.runs.folder import plain
+from dare.training.company import Company, packed, unpacked
 from dare.training.prompts import PromptStore
 
 _LOG = logging.getLogger(__name__)
@@ -77,6 +79,22 @@ def _undisturbed(model: Any) -> Iterator[None]:
             model.train(training)
 
 
+@dataclass
+class Together:
+    """Rollouts of all processes in their order, and what rewards said of them."""
+
+    tokens: list[Array]
+    finish_R: Array
+    reward: Values
+    success: Values
+    told: list[dict[str, Any]]
+    """Of each what every function gave, and what it logged."""
+    means: dict[str, float]
+    """Mean and deviation of each function, and means of what was logged."""
+    drawn: list[Array]
+    """Log-probs by the engine that drew them; none where it was the policy."""
+
+
 def told_of(scores: Scored, count: int) -> list[dict[str, Any]]:
     """Per rollout: `rewards` by function, and the columns that functions logged."""
     values, extra = scores.by_function, scores.extra
@@ -85,6 +103,66 @@ def told_of(scores: Scored, count: int) -> list[dict[str, Any]]:
         | ({"extra": {name: one[row] for name, one in extra.items()}} if extra else {})
         for row in range(count)
     ]
+
+
+def means_of(told: list[dict[str, Any]], metrics: list[dict[str, list[float]]]) -> dict[str, float]:
+    """Mean and deviation of each function's rewards, and means of the metrics of each process.
+
+    In an order that does not depend on how the rollouts were shared.
+    """
+    values: dict[str, float] = {}
+    for name in sorted({name for one in told for name in one["rewards"]}):
+        given = (one["rewards"].get(name) for one in told)
+        known = sorted(value for value in given if value is not None)
+        if known:
+            values[f"rewards/{name}/mean"] = float(np.mean(known))
+        if len(known) > 1:
+            values[f"rewards/{name}/std"] = float(np.std(known, ddof=1))
+    for name in sorted({name for one in metrics for name in one}):
+        values[name] = float(np.mean(sorted(v for one in metrics for v in one.get(name, []))))
+    return values
+
+
+def as_arrays(generated: Generated, scores: Scored) -> dict[str, Array]:
+    """A process's rollouts and their rewards, to gather."""
+    told = told_of(scores, len(generated.tokens))
+    return {
+        "length": np.array([len(tokens) for tokens in generated.tokens], np.int64),
+        "tokens": np.concatenate([np.empty(0, np.int32), *generated.tokens]).astype(np.int32),
+        "drawn": np.concatenate([np.empty(0), *(generated.logprobs or [])]).astype(np.float32),
+        "finish": np.asarray(generated.finish_R, np.int64),
+        "reward": np.array(scores.reward, float),  # None is NaN there, which no reward can be
+        "success": np.array(scores.success, float),
+        "words": packed(plain({"told": told, "metrics": scores.metrics})),
+    }
+
+
+def put_together(company: Company, parts: Sequence[Mapping[str, Array]]) -> Together:
+    """The rollouts of all processes, from the arrays of each."""
+    words = [unpacked(part["words"]) for part in parts]
+    told = company.in_order([one["told"] for one in words])
+
+    def column(name: str) -> list[Any]:
+        return company.in_order([part[name].tolist() for part in parts])
+
+    def known(name: str) -> Values:
+        return [None if math.isnan(value) else value for value in column(name)]
+
+    def by_rollout(name: str) -> list[Any]:  # what is behind the last end is nothing
+        ends = [np.cumsum(part["length"]) for part in parts]
+        cut = [np.split(part[name], end)[:-1] for part, end in zip(parts, ends, strict=True)]
+        return company.in_order(cut)
+
+    by_engine = any(len(part["drawn"]) for part in parts)
+    return Together(
+        by_rollout("tokens"),
+        np.array(column("finish"), np.int64),
+        known("reward"),
+        known("success"),
+        told,
+        means_of(told, [one["metrics"] for one in words]),
+        by_rollout("drawn") if by_engine else [],
+    )
 
 
 class Collector:
@@ -100,14 +178,12 @@ class Collector:
         policy: Policy,
         rewards: Rewards,
         sampling: Sampling,
+        company: Company,
         *,
         seed: int,
-        rank: int,
-        processes: int,
     ) -> None:
         self._store, self.policy, self._rewards = store, policy, rewards
-        self._sampling, self.seed = sampling, seed
-        self._rank, self._processes = rank, processes
+        self._sampling, self.company, self.seed = sampling, company, seed
         self.tells_success = True
         """Whether rewards have said what a success is; once they have not, none is believed."""
         self.told: list[dict[str, Any]] = []
@@ -120,14 +196,6 @@ class Collector:
         self.sampled: dict[int, Array] = {}
         """The policy's own of the same, of the rows that a pass before the update has read."""
 
-    def share(self, count: int) -> IntArray:
-        """Which of `count` things this process does."""
-        return np.arange(self._rank, count, self._processes)
-
-    def gather(self, items: list[Any]) -> list[Any]:
-        """The items of all processes, one list after the other."""
-        return list(gather_object(items)) if self._processes > 1 else items
-
     def rollouts(
         self, plan: StepPlan, phases: Phases, purpose: str, scored: Collection[int] = ()
     ) -> RolloutBatch:
@@ -136,7 +204,7 @@ class Collector:
         Behaviour log-probs come with the update, but for the kinds of conditioning in `scored`.
         """
         rows = plan.rows()
-        mine = self.share(len(rows["prompt"]))
+        mine = self.company.share(len(rows["prompt"]))
         prompts, prompt_R = self.prompt_tokens(plan, rows, mine)
         room = np.array([self.policy.room(prompts[p]) for p in prompt_R], dtype=np.int64)
         request = GenerationRequest(
@@ -151,44 +219,35 @@ class Collector:
         )
         with phases.measure("generate"):
             generated = self.policy.generate(request, self._sampling)
-        phases.count("generated", sum(len(tokens) for tokens in generated.tokens))
         with phases.measure("reward"):
             scores = self.judge(rows["prompt"][mine], generated.tokens)
-        told = told_of(scores, len(mine))
-        local = [
-            (
-                int(row),
-                tokens.astype(np.int32),
-                scores.reward[place],
-                int(generated.finish_R[place]),
-                scores.success[place],
-                told[place],
-                None if generated.logprobs is None else generated.logprobs[place],
-            )
-            for place, (row, tokens) in enumerate(zip(mine, generated.tokens, strict=True))
-        ]
-        everyone = self.gather(local)
-        everyone.sort(key=lambda rollout: rollout[0])
-        reward = [rollout[2] for rollout in everyone]
-        self.told = [rollout[5] for rollout in everyone]
-        self.drawn = {one[0]: one[6] for one in everyone if one[6] is not None}
-        self.sampled = {}
-        self.logged |= self.means(scores)
+        everyone = self.together(generated, scores)
+        self.told = everyone.told
+        self.drawn, self.sampled = dict(enumerate(everyone.drawn)), {}
+        self.logged |= everyone.means
         batch = RolloutBatch.from_lists(
             rows["prompt"],
-            [rollout[1] for rollout in everyone],
+            everyone.tokens,
             None,
-            reward,
+            everyone.reward,
             conditioning=rows["conditioning"],
-            finish=[rollout[3] for rollout in everyone],
-            success=self.believed(reward, [rollout[4] for rollout in everyone]),
+            finish=everyone.finish_R,
+            success=everyone.success,
         )
+        phases.count("generated", batch.length_R.sum())
         wanted = np.flatnonzero(np.isin(rows["conditioning"], [int(kind) for kind in scored]))
         if not len(wanted):
             return batch
         shown = {int(row): prompts[prompt_R[place]] for place, row in enumerate(mine)}
         with phases.measure("score"):
             return self.with_behaviour(batch, wanted, phases, shown)
+
+    def together(self, generated: Generated, scores: Scored) -> Together:
+        """What all processes generated, each its share, with the rewards."""
+        parts = self.company.gather(**as_arrays(generated, scores))
+        found = put_together(self.company, parts)
+        found.success = self.believed(found.reward, found.success)
+        return found
 
     def with_behaviour(
         self,
@@ -202,33 +261,25 @@ class Collector:
         For rows that no update will read under the prompt they were `shown` (their plain one
         unless given). Every process takes part.
         """
-        everyone = self.share(len(batch))
-        mine = everyone[np.isin(everyone, rows)]
+        everyone = [share[np.isin(share, rows)] for share in self.company.shares(len(batch))]
+        mine = everyone[self.company.rank]
         prompts = [
             self._store.tokens(int(batch.prompt_R[row])) if shown is None else shown[int(row)]
             for row in mine
         ]
         responses = [batch.response(int(row)) for row in mine]
         scores = self.policy.score(prompts, responses, self._sampling, drawn=True)
-        phases.count("scored", len(scores.logprobs))
-        ends = np.cumsum(batch.length_R[mine]).tolist()
-        parts = [slice(end - batch.length_R[row], end) for row, end in zip(mine, ends, strict=True)]
-        found = [
-            (
-                int(row),
-                scores.logprobs[part],
-                float(total),
-                scores.sampled[part] if int(row) in self.drawn else None,
-            )
-            for row, part, total in zip(mine, parts, scores.total, strict=True)
-        ]
-        found = sorted(self.gather(found), key=lambda one: one[0])
-        self.sampled |= {one[0]: one[3] for one in found if one[3] is not None}
-        return batch.with_behaviour(
-            [row for row, *_ in found],
-            [tokens for _, tokens, *_ in found],
-            [total for _, _, total, _ in found],
-        )
+        phases.count("scored", batch.length_R[rows].sum())
+        more = {"sampled": scores.sampled} if self.drawn else {}
+        found = self.company.gather(logprobs=scores.logprobs, total=scores.total, **more)
+        read = np.concatenate(everyone)
+        ends = np.cumsum(batch.length_R[read])[:-1]
+        if self.drawn:
+            sampled = np.split(np.concatenate([one["sampled"] for one in found]), ends)
+            given = zip(read.tolist(), sampled, strict=True)
+            self.sampled |= {row: part for row, part in given if row in self.drawn}
+        flat, total = (np.concatenate([one[n] for one in found]) for n in ("logprobs", "total"))
+        return batch.with_behaviour(read, np.split(flat, ends), total)
 
     def of_engine(self, batch: RolloutBatch) -> dict[str, Array]:
         """`drawn` and `sampled` of all tokens of a batch that begins with the last plan's rows;
@@ -290,29 +341,13 @@ class Collector:
         lost = any(value is not None and told is None for value, told in pairs)
         if lost and self.tells_success and self._rewards.rule is None:
             self.tells_success = False
-            if self._rank == 0:
+            if self.company.rank == 0:
                 _LOG.warning(
                     "rewards outside [0, 1] do not tell what a success is: the run trains on them, "
                     "but nothing is learnt of the difficulty of prompts. Set success_threshold to "
                     "the reward that a success takes, or to a function"
                 )
         return success if self.tells_success else [None] * len(success)
-
-    def means(self, scores: Scored) -> dict[str, float]:
-        """Mean and deviation of each function over all processes, and what was logged."""
-        everyone = self.gather([(scores.by_function, scores.metrics)])
-        values: dict[str, float] = {}
-        for part, suffix in ((0, "/mean"), (1, "")):
-            for name in sorted({name for one in everyone for name in one[part]}):
-                parts = [one[part].get(name, []) for one in everyone]
-                # In an order that does not depend on how the rollouts were shared.
-                known = sorted(value for some in parts for value in some if value is not None)
-                if known:
-                    label = f"rewards/{name}" if suffix else name
-                    values[f"{label}{suffix}"] = float(np.mean(known))
-                if suffix and len(known) > 1:
-                    values[f"{label}/std"] = float(np.std(known, ddof=1))
-        return values
 
     def score(
         self,
@@ -326,25 +361,21 @@ class Collector:
     def rescore(self, request: ScoreRequest) -> Array:
         """Scorer for `Curriculum.refresh`: plain rollouts of the buffer, shared over processes."""
         batch = request.rollouts
-        mine = self.share(len(batch))
+        mine = self.company.share(len(batch))
         prompts = [self._store.tokens(int(row)) for row in batch.prompt_R[mine]]
         responses = [batch.response(int(row)) for row in mine]
-        return self.exchange(mine, self.score(prompts, responses).total[:, None], len(batch))[:, 0]
+        return self.company.exchange(self.score(prompts, responses).total)
 
     def read_states(self, rows: Array) -> Measured:
         """The policy's state on these prompts, shared over processes."""
-        mine = self.share(len(rows))
+        mine = self.company.share(len(rows))
         prompts = [self._store.tokens(int(rows[place])) for place in mine]
-        states = self.policy.states(prompts)
-        parts = self.gather([(mine, states)])
-        values = np.empty((len(rows), max(part.shape[1] for _, part in parts)), np.float32)
-        for places, part in parts:
-            values[places] = part if len(places) else values[:0]
-        return Measured(values, int(self._store.lengths[rows].sum()))
+        states = self.company.exchange(self.policy.states(prompts))
+        return Measured(states, int(self._store.lengths[rows].sum()))
 
     def read_solutions(self, rows: Array, longest: int) -> Measured:
         """What `solution_statistics` says of these prompts' reference solutions; NaN without."""
-        mine = self.share(len(rows))
+        mine = self.company.share(len(rows))
         solutions = [self._store.solution(int(row))[:longest] for row in rows[mine]]
         there = [place for place, tokens in enumerate(solutions) if len(tokens)]
         prompts = [self._store.tokens(int(rows[mine[place]])) for place in there]
@@ -356,12 +387,5 @@ class Collector:
             sizes = np.array([len(solutions[place]) for place in there])
             number = self._store.holds_digit(np.concatenate([solutions[place] for place in there]))
             values[there] = solution_statistics(scores.logprobs.astype(np.float64), sizes, number)
-        values = self.exchange(mine, values, len(rows))
+        values = self.company.exchange(values)
         return Measured(values, int(np.nansum(values[:, 0])))
-
-    def exchange(self, mine: IntArray, values: Array, count: int) -> Array:
-        """Rows that each process computed for itself, put together on all of them."""
-        pairs = self.gather(list(zip(mine.tolist(), values.tolist(), strict=True)))
-        result = np.empty((count, values.shape[1]))
-        result[[row for row, _ in pairs]] = np.array([value for _, value in pairs])
-        return result

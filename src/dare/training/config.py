@@ -368,6 +368,8 @@ class DareConfig(TrainingArguments):
         self.report_to = report
         with self.refusals(given):
             super().__post_init__()
+        if self.deepspeed_plugin is not None:
+            unset_hf_deepspeed_config()  # or models would be loaded in parts, under ZeRO-3
         for name in ("auto_find_batch_size", "remove_unused_columns"):
             fix = "is not supported: a step's rollouts are planned for a fixed batch size"
             if name == "remove_unused_columns":

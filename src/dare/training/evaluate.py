@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from accelerate.utils import gather_object
 
 from dare.curriculum.rollouts import Finish
 from dare.evaluation.figures import Responses, by_group, mean_of, with_problems
@@ -62,9 +61,7 @@ def _responses(trainer: DareTrainer, store: PromptStore) -> tuple[dict[str, Any]
     """Means of the rewards, and the scored responses of all processes to one data set."""
     args = trainer.args
     rows = np.repeat(np.arange(len(store)), args.eval_samples)
-    mine = np.arange(
-        trainer.accelerator.process_index, len(rows), trainer.accelerator.num_processes
-    )
+    mine = trainer.collector.company.share(len(rows))
     budget = trainer.settings.max_tokens
     greedy = args.eval_temperature == 0.0
     sampling = Sampling(args.eval_temperature, 1.0 if greedy else args.top_p, args.top_k)
@@ -79,22 +76,11 @@ def _responses(trainer: DareTrainer, store: PromptStore) -> tuple[dict[str, Any]
     )
     generated = trainer.policy.generate(request, sampling)
     scores = trainer.collector.judge(rows[mine], generated.tokens, store)
-    local = [
-        (int(row), value, len(tokens), int(finish), success)
-        for row, value, tokens, finish, success in zip(
-            mine, scores.reward, generated.tokens, generated.finish_R, scores.success, strict=True
-        )
-    ]
-    everyone = gather_object(local) if trainer.accelerator.num_processes > 1 else local
-    everyone.sort(key=lambda record: record[0])
-    reward = [value for _, value, _, _, _ in everyone]
-    more = {
-        "reward": mean_of(np.array(reward, dtype=float)),
-        **trainer.collector.means(scores),
-    }
+    everyone = trainer.collector.together(generated, scores)
+    more = {"reward": mean_of(np.array(everyone.reward, dtype=float)), **everyone.means}
     return more, Responses.from_lists(
-        [int(rows[place]) for place, *_ in everyone],
-        trainer.collector.believed(reward, [success for *_, success in everyone]),
-        [size for _, _, size, _, _ in everyone],
-        [finish == Finish.LENGTH for _, _, _, finish, _ in everyone],
+        rows.tolist(),
+        everyone.success,
+        [len(tokens) for tokens in everyone.tokens],
+        everyone.finish_R == Finish.LENGTH,
     )

@@ -22,6 +22,7 @@ from dare.policy.generate import GenerationRequest
 from dare.policy.logprobs import Sampling
 from dare.teacher_file import PROBES, load_head
 from dare.training.collect import Collector
+from dare.training.company import packed, unpacked
 from dare.training.prompts import PromptStore
 
 _LOG = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class PolicyServices:
         written = self._generate(prompts, mine, PREFIX_TOKENS, PREFIX_TEMPERATURE, "entropy")
         values = self._policy.entropy(prompts, written, PREFIX_TEMPERATURE)
         sizes = np.array([len(tokens) for tokens in written], dtype=float)
-        shared = self._collector.exchange(mine, np.column_stack([values, sizes]), len(rows))
+        shared = self._collector.company.exchange(np.column_stack([values, sizes]))
         return Measured(shared[:, 0], int(shared[:, 1].sum()))
 
     def ask(self, rows: Array) -> Replies:
@@ -115,14 +116,11 @@ class PolicyServices:
         mine, prompts = self._share(rows, self._question)
         written = self._generate(prompts, mine, JUDGE_TOKENS, JUDGE_TEMPERATURE, "judge")
         texts = self._tokenizer.batch_decode(written, skip_special_tokens=True)
-        pairs = self._collector.gather(
-            [
-                (int(place), text, len(tokens))
-                for place, text, tokens in zip(mine, texts, written, strict=True)
-            ]
-        )
-        pairs.sort(key=lambda pair: pair[0])
-        return Replies([text for _, text, _ in pairs], sum(size for _, _, size in pairs))
+        company = self._collector.company
+        sizes = np.array([len(tokens) for tokens in written], np.int64)
+        everyone = company.gather(texts=packed(texts), sizes=sizes)
+        replies = company.in_order([unpacked(one["texts"]) for one in everyone])
+        return Replies(replies, sum(int(one["sizes"].sum()) for one in everyone))
 
     def _question(self, row: int) -> IntArray:
         turns = self._store.messages(row, 0, [])
@@ -132,7 +130,7 @@ class PolicyServices:
     def _share(
         self, rows: Array, tokens: Callable[[int], IntArray]
     ) -> tuple[Array, list[IntArray]]:
-        mine = self._collector.share(len(rows))
+        mine = self._collector.company.share(len(rows))
         return mine, [tokens(int(rows[place])) for place in mine]
 
     def _generate(

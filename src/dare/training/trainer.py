@@ -23,7 +23,6 @@ from accelerate import PartialState
 from accelerate.utils import (
     AutocastKwargs,
     DistributedType,
-    gather_object,
     parse_flag_from_env,
 )
 from packaging.version import Version
@@ -39,6 +38,7 @@ from dare.curriculum.landscape import landscape_record
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
 from dare.errors import InvalidInput, require
+from dare.policy import zero
 from dare.policy.batching import IntArray
 from dare.policy.correction import Gap, corrected
 from dare.policy.generate import Generator, GeneratorFailed
@@ -55,12 +55,13 @@ from dare.templates.encode import OPTIONS
 from dare.text import prompt_text
 from dare.training.callbacks import (
     StepEnd,
+    StopWhenAsked,
     WholeSteps,
-    in_company,
     print_less,
     stop_on_signals,
 )
 from dare.training.collect import KNOBS, Collector, Phases
+from dare.training.company import Company, in_company
 from dare.training.config import DareConfig, first_line
 from dare.training.evaluate import evaluate_policy
 from dare.training.from_trl import answer_trainer, length_figures, logged
@@ -77,6 +78,7 @@ _OPTIMISER = (
     *("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"),
     *("optim", "optim_args"),
 )
+_TOKENS = ("generated", "scored", "trained")
 
 
 class DareTrainer(Trainer):
@@ -172,7 +174,7 @@ class DareTrainer(Trainer):
         # Each weight is cast once a pass: keeping the copies until its end saves nothing.
         self.accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
-        self._rank, self._processes = rank, processes
+        self._company = Company(rank, processes, self.accelerator.device)
         if processes > 1 and self.accelerator.device.type == "cpu":  # transformers leaves it out
             _set_pg_timeout(args.ddp_timeout_delta)
         self.policy = Policy(
@@ -192,9 +194,8 @@ class DareTrainer(Trainer):
             self.policy,
             self.rewards,
             args.sampling,
+            self._company,
             seed=args.seed,
-            rank=rank,
-            processes=processes,
         )
         self._services = services or Services()
         self.curriculum: Curriculum | None = None
@@ -212,6 +213,7 @@ class DareTrainer(Trainer):
         self._nothing_right = NothingRight()
         self._unscored = UnscoredWindow(args.unscored_limit, args.unscored_window)
         self._begun = False
+        self._stop = StopWhenAsked()
         self.recipe: dict[str, Any] | None = None
         """Kept in the folder where there is one, so that --resume needs nothing else."""
         self.runs_own_code = False
@@ -287,8 +289,9 @@ class DareTrainer(Trainer):
                 require(self.args.overwrite_output_dir, "output_dir", str(run), fix)
             self._start(found)
             on_start = self.args.eval_on_start
-            company = in_company(self._processes, self._kept)
-            with stop_on_signals(self) as stop, company:
+            self._stop = StopWhenAsked()
+            company = in_company(self._company.processes, self._kept)
+            with stop_on_signals(self, self._stop), company:
                 start = None if found is None else str(found)
                 whole = WholeSteps(over=lambda: not self._waiting)
                 self.add_callback(whole)  # the last one, so that none can end a step halfway
@@ -310,13 +313,18 @@ class DareTrainer(Trainer):
                     self.remove_callback(whole)
                     self.policy.close()
             self._flush()
-        self.stopped_by = stop.asked if self.state.global_step < self.args.max_steps else 0
+        done = self.state.global_step >= self.args.max_steps
+        self.stopped_by = 0 if done else self._stop.agreed
         if self._unscored.exceeded:
             raise self._unscored.error(str(run))
         return result
 
     def create_accelerator_and_postprocess(self) -> None:
         """Trainer's; FSDP shards on CPUs too, where accelerate makes it DDP without a word."""
+        if parse_flag_from_env("ACCELERATE_USE_DEEPSPEED") or self.args.deepspeed:
+            fix = "accelerate leaves DeepSpeed out where it is set: set use_cpu in the recipe"
+            cpu = parse_flag_from_env("ACCELERATE_USE_CPU")
+            require(not cpu, "ACCELERATE_USE_CPU", True, fix)
         asked = parse_flag_from_env("ACCELERATE_USE_FSDP") or bool(self.args.fsdp)
         if asked:  # before accelerate makes anything of it
             given = self.args.fsdp_plugin_args or {}
@@ -333,12 +341,22 @@ class DareTrainer(Trainer):
         fix = f"the recipe has {wanted!r}: set that in the accelerate config, or bf16 in the recipe"
         agreed = self.is_deepspeed_enabled or told == wanted  # transformers checks DeepSpeed's
         require(agreed, "mixed_precision", told, fix)
+        if self.is_deepspeed_enabled:
+            self._check_deepspeed(self.accelerator.state.deepspeed_plugin)
         plugin = self.accelerator.state.fsdp_plugin if self.is_fsdp_enabled else None
         if plugin is not None:
             early = "fsdp_cpu_ram_efficient_loading"
             fix = "must be false: prompts are read before the weights are dealt out"
             require(not plugin.cpu_ram_efficient_loading, early, True, fix)
             plugin.set_state_dict_type("FULL_STATE_DICT")
+
+    def _check_deepspeed(self, plugin: Any) -> None:
+        """Refuse what would be another run than the recipe's, or could not be saved."""
+        stage, given = plugin.zero_stage, plugin.deepspeed_config
+        require(stage in (2, 3), "zero_stage", stage, "is not supported: set it to 2 or 3")
+        for name in ("optimizer", "scheduler"):
+            fix = "the recipe has one: leave it out of DeepSpeed's config"
+            require(name not in given, f"deepspeed_config.{name}", given.get(name), fix)
 
     @property
     def _sharded(self) -> bool:
@@ -350,7 +368,9 @@ class DareTrainer(Trainer):
     def create_optimizer(self, model: Any = None) -> Any:
         """Trainer's, with a line for what it cannot build."""
         with self.args.refusals(usual="optim"):
-            return super().create_optimizer(model)
+            made = super().create_optimizer(model)
+        self._groups = [list(group["params"]) for group in made.param_groups]
+        return made
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Trainer's, with a line for what it cannot build."""
@@ -431,7 +451,7 @@ class DareTrainer(Trainer):
         )
         for name in self._totals:
             self._totals[name] += float(getattr(output, name))
-        loss = output.loss * self._processes
+        loss = output.loss * self._company.processes
         return (loss, None) if return_outputs else loss
 
     def _correction(
@@ -472,7 +492,7 @@ class DareTrainer(Trainer):
                 break
             probes += 1
         micro = self._micro_batches(plan, batch)
-        self._generated += self._everywhere(self._phases.tokens["generated"])
+        self._generated += self._phases.tokens["generated"]
         self._note(plan, rollouts, batch)
         self.policy.release()
         return micro
@@ -512,14 +532,13 @@ class DareTrainer(Trainer):
                 self.policy,
                 weight * len(parts),  # a mean over the part, not its share of the whole's
                 count=args.gradient_accumulation_steps,
-                rank=self._rank,
-                processes=self._processes,
+                rank=self._company.rank,
+                processes=self._company.processes,
                 updates=len(parts),
                 all_of_them=self.is_deepspeed_enabled,
                 flat=flat,
             )
-            trained = int(sum(length[one["rows"]].sum() for one in micro))
-            self._phases.count("trained", args.num_iterations * trained)
+            self._phases.count("trained", args.num_iterations * int(length[part].sum()))
             # Idle ticks come first: gradients are exchanged at the last one, which must have some.
             ticks += [*[None] * (args.gradient_accumulation_steps - len(micro)), *micro]
         return ticks * args.num_iterations
@@ -580,11 +599,16 @@ class DareTrainer(Trainer):
         """After the last update of a step: realign the estimates, write what happened."""
         curriculum = self._live()
         self.policy.updated()
-        if self._own_pass is not None and curriculum.wants_scores != "none":
-            self._own_pass.deliver(curriculum, curriculum.step - 1, self.collector.gather)
-        step_tokens = self._everywhere(self._phases.tokens.get("trained", 0))
-        step_tokens += self._everywhere(self._phases.tokens["generated"])
-        budget = self.settings.estimator.refresh_budget(step_tokens)
+        own_pass = self._own_pass if curriculum.wants_scores != "none" else None
+        figures = np.array([self._stop.asked, self._loss, *self._totals.values()])
+        read = {} if own_pass is None else own_pass.found()
+        everyone = self._company.gather(figures=figures, gap=self._gap.row, **read)
+        if own_pass is not None:
+            own_pass.deliver(curriculum, curriculum.step - 1, everyone)
+        self._stop.agreed = int(max(one["figures"][0] for one in everyone))
+        _, loss, *sums = np.sum([one["figures"] for one in everyone], axis=0).tolist()
+        tokens = {name: self._phases.tokens.get(name, 0) for name in _TOKENS}
+        budget = self.settings.estimator.refresh_budget(tokens["trained"] + tokens["generated"])
         with self._phases.measure("refresh"):
             spent = curriculum.refresh(self.collector.rescore, budget)
         if self._generates_to_estimate:
@@ -594,20 +618,15 @@ class DareTrainer(Trainer):
         if self._record is not None:
             record = self._record
             updates = self.args.updates_per_generation
-            record["loss"] = self._sum(self._loss) / self._processes / updates
-            totals = {name: self._sum(value) for name, value in self._totals.items()}
+            record["loss"] = loss / self._company.processes / updates
+            totals = dict(zip(self._totals, sums, strict=True))
             for name in ("clipped", "clipped_high", "kl"):  # of all rollouts, read or not
                 record[f"objective_{name}"] = totals[name] / updates / self._mass
             if totals["weight"] > 0:  # of those that were read
                 for name in ("ratio", "entropy"):
                     record[f"objective_{name}"] = totals[name] / totals["weight"]
-            record |= Gap.figures(self.collector.gather([self._gap]))
-            record["tokens"] = {
-                "generated": self._everywhere(self._phases.tokens["generated"]),
-                "scored": self._everywhere(self._phases.tokens.get("scored", 0)),
-                "refreshed": spent,
-                "trained": self._everywhere(self._phases.tokens.get("trained", 0)),
-            }
+            record |= Gap.figures([one["gap"] for one in everyone])
+            record["tokens"] = {**tokens, "refreshed": spent}
             record["generated_tokens_total"] = self._generated
             record["seconds"] = {name: round(t, 4) for name, t in self._phases.seconds.items()}
             record["memory_mb"] = round(peak_memory_mb(), 1)
@@ -734,6 +753,7 @@ class DareTrainer(Trainer):
             checkpoint.rotate(self.folder.path, None)
         self.folder.rewind(self._live().step if resumes else -1)
         self.folder.write_yaml("config.yaml", self._resolved())
+        self._company.agree(self.folder.path / "config.yaml", self.store.table.ids())
         if self.recipe is not None:
             self.folder.write_yaml("recipe.yaml", self.recipe)
         shown = [prompt_text(record["prompt"]) for record in self.store.records]
@@ -815,29 +835,58 @@ class DareTrainer(Trainer):
             self.args.output_dir, self.args.save_total_limit = str(run), keep
         self.accelerator.wait_for_everyone()
 
-    # Under FSDP too a checkpoint is that of one process: any number of them, sharded or not, can
-    # go on from it. Trainer would write and want shards, and has no hooks for this either.
+    # Sharded or not, a checkpoint is that of one process: any number of them can go on from it.
+    # Trainer would write and want shards, and has no hooks for this either.
+
+    @property
+    def _in_parts(self) -> bool:
+        """Whether weights or the optimiser's state lie in parts: FSDP, ZeRO-2, ZeRO-3."""
+        return bool(self.is_fsdp_enabled or self.is_deepspeed_enabled)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Trainer's; DeepSpeed's weights as they are trained, not as its passes round them."""
+        if not self.is_deepspeed_enabled:
+            return super().save_model(output_dir, _internal_call)
+        state = zero.whole_weights(self._bare_model(), keep=self.args.should_save)
+        if self.args.should_save:
+            self._save(output_dir, state)
+
+    def _prepare_for_training(self, max_steps: int, loader: Any, resumed: Any) -> Any:
+        if not self.is_deepspeed_enabled:
+            return super()._prepare_for_training(max_steps, loader, resumed)
+        prepared = super()._prepare_for_training(max_steps, loader, None)
+        if resumed is not None:
+            self._load_from_checkpoint(resumed)
+            self._load_optimizer_and_scheduler(resumed)
+        return prepared
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        if self.is_fsdp_enabled and state_dict is not None:
+        if self._in_parts and state_dict is not None:
             twice = self._tied()  # gathered, they do not look it
             state_dict = {name: one for name, one in state_dict.items() if name not in twice}
         super()._save(output_dir, state_dict)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        if not self.is_fsdp_enabled:
+        if not self._in_parts:
             return super()._save_optimizer_and_scheduler(output_dir)
-        state = whole_state(self.optimizer)
+        if self.is_deepspeed_enabled:
+            state = zero.whole_state(self.optimizer, self._groups)
+        else:
+            state = whole_state(self.optimizer)
         with self._as_one_process(optimizer=SimpleNamespace(state_dict=lambda: state)):
             super()._save_optimizer_and_scheduler(output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if not self.is_fsdp_enabled:
+        if not self._in_parts:
             return super()._load_optimizer_and_scheduler(checkpoint)
         own: Any = self.optimizer
+        of_zero = self.is_deepspeed_enabled
 
         def load(state: dict[str, Any]) -> None:
-            own.load_state_dict(parted_state(state, own))
+            if of_zero:
+                zero.put_state(state, own, self._groups)
+            else:
+                own.load_state_dict(parted_state(state, own))
 
         with self._as_one_process(optimizer=SimpleNamespace(load_state_dict=load)):
             super()._load_optimizer_and_scheduler(checkpoint)
@@ -856,19 +905,21 @@ class DareTrainer(Trainer):
         return {name for name, _ in every} - once
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if not self.is_fsdp_enabled:
+        if not self._in_parts:
             return super()._load_from_checkpoint(resume_from_checkpoint, model)
         with self.policy.replaced() as whole, self._as_one_process():
             super()._load_from_checkpoint(resume_from_checkpoint, whole)
+        if self.is_deepspeed_enabled:
+            zero.take_weights(self._bare_model())
 
     def _load_best_model(self) -> None:
-        if not self.is_fsdp_enabled:
+        if not self._in_parts:
             return super()._load_best_model()
         self._load_from_checkpoint(str(self.state.best_model_checkpoint))
 
     @contextmanager
     def _as_one_process(self, **attributes: Any) -> Iterator[None]:
-        attributes |= {"is_fsdp_enabled": False}
+        attributes |= {"is_fsdp_enabled": False, "is_deepspeed_enabled": False}
         before = {name: getattr(self, name) for name in attributes}
         vars(self).update(attributes)
         try:
@@ -890,7 +941,7 @@ class DareTrainer(Trainer):
             "training": self.args.to_dict(),
             "prompts": len(self.store),
             "steps": self.args.max_steps // self.args.updates_per_generation,
-            "processes": self._processes,
+            "processes": self._company.processes,
             "distributed": self.accelerator.distributed_type.value,
             "versions": versions,
         }
@@ -915,10 +966,3 @@ class DareTrainer(Trainer):
     def _reference_logprobs(self, prompts: list[Any], batch: TrainBatch) -> Any:
         responses = [batch.rollouts.response(row) for row in range(len(batch.rollouts))]
         return self.policy.reference_score(prompts, responses, self.args.sampling).logprobs
-
-    def _everywhere(self, value: int) -> int:
-        """Sum of a count over processes."""
-        return int(self._sum(value))
-
-    def _sum(self, value: float) -> float:
-        return float(sum(gather_object([value]))) if self._processes > 1 else float(value)

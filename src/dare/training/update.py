@@ -9,7 +9,7 @@ for either.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,21 +122,28 @@ class OwnPass:
             if self._score[row] or not self._updated:  # of scores the latest counts
                 self._found[row] = tokens[part], total
 
+    def found(self) -> dict[str, Array]:
+        """What this process has found, to gather."""
+        rows = sorted(self._found)
+        tokens = [self._found[row][0] for row in rows]
+        return {
+            "row": np.array(rows, np.int64),
+            "total": np.array([self._found[row][1] for row in rows]),
+            "logprobs": np.concatenate([np.empty(0, np.float32), *tokens]),
+        }
+
     def deliver(
-        self, curriculum: Curriculum, step: int, gather: Callable[[list[Any]], list[Any]]
+        self, curriculum: Curriculum, step: int, everyone: Sequence[Mapping[str, Array]]
     ) -> None:
-        """Tell the curriculum, on every process, what all of them found."""
-        mine = [(row, tokens, total) for row, (tokens, total) in self._found.items()]
-        found = sorted(gather(mine), key=lambda row: row[0])
-        new = [item for item in found if self._behaviour[item[0]]]
-        uid = self._batch.uid_R
-        curriculum.record_behaviour(
-            uid[[row for row, _, _ in new]],
-            [tokens for _, tokens, _ in new],
-            np.array([total for _, _, total in new]),
-        )
-        old = [item for item in found if self._score[item[0]]]
-        curriculum.record_scores(
-            uid[[row for row, _, _ in old]], np.array([total for _, _, total in old]), step
-        )
+        """Tell the curriculum, on every process, what all of them `found`."""
+        row, total = (np.concatenate([one[name] for one in everyone]) for name in ("row", "total"))
+        tokens: list[Array] = []
+        for one in everyone:
+            ends = np.cumsum(self._batch.rollouts.length_R[one["row"]])
+            tokens += np.split(one["logprobs"], ends)[:-1]  # the last is what is behind the end
+        order, uid = np.argsort(row), self._batch.uid_R
+        new = order[self._behaviour[row[order]]]
+        curriculum.record_behaviour(uid[row[new]], [tokens[place] for place in new], total[new])
+        old = order[self._score[row[order]]]
+        curriculum.record_scores(uid[row[old]], total[old], step)
         self._found = {}
