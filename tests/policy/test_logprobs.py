@@ -13,7 +13,7 @@ from scipy import stats
 
 from dare.curriculum.arrays import keyed_rng
 from dare.policy import logprobs
-from dare.policy.logprobs import keep_nucleus, sampling_logprob, selected_logprob
+from dare.policy.logprobs import both_of, keep_nucleus, sampling_logprob, selected_logprob
 from dare.policy.sampling import sample_tokens
 from dare.policy.score import Sampling
 
@@ -113,6 +113,20 @@ def test_sampling_logprob_is_the_nucleus_by_loops(shape, temperature, top_p, top
         assert found.exp().tolist() == pytest.approx(expected, abs=1e-5)
         assert [value == -math.inf for value in found.tolist()] == [p == 0.0 for p in expected]
         assert float(found.double().exp().sum()) == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("top_k", [1, 3, 12])
+def test_a_token_outside_the_top_k_has_no_chance_whatever_the_margin(top_k):
+    """Scoring takes rounding into account; the whole vocabulary's chances still sum to 1."""
+    logits, _ = random_logits(1, 40, seed=top_k)
+    every = torch.arange(40)
+    sampling = Sampling(0.7, 1.0, top_k)
+    _, found = both_of(logits.expand(40, -1), every, sampling, margin=1e-4, drawn=False)
+    assert int(found.isfinite().sum()) == top_k
+    assert float(found.double().exp().sum()) == pytest.approx(1.0, abs=1e-5)
+    near = logits[0].sort(descending=True).indices[top_k]  # the first one outside
+    _, found = both_of(logits, near[None], sampling, margin=10.0, drawn=False)
+    assert found.isfinite().all()  # by less than the margin
 
 
 def test_the_most_likely_token_always_stays():

@@ -275,6 +275,11 @@ def both_of(
     exact = (full - log_kept_mass(logits, sampling)).clamp_(max=0.0)
     if not drawn and top_p < 1.0:
         exact = exact.masked_fill(ahead >= top_p + margin, -torch.inf)
+    if not drawn and top_k:
+        for part in parts(logits, logits.shape[-1]):
+            scaled = logits[part].float() / heat
+            inside = _ranks_within(scaled, scaled.gather(-1, targets[part, None]), top_k, margin)
+            exact[part] = exact[part].masked_fill(~inside, -torch.inf)
     return torch.stack([full, exact])
 
 
@@ -304,12 +309,20 @@ def sampling_logprob(
         if not drawn:
             if margin:
                 inside = (full.softmax(-1) * (full > at)).sum(-1) < top_p + margin
+                inside &= _ranks_within(full, at, top_k, margin)
             else:
                 kept = keep_nucleus(full, top_p, top_k)
                 inside = kept.gather(-1, targets[part, None])[:, 0].isfinite()
             value = value.masked_fill(~inside, -torch.inf)
         result[part] = value.clamp_(max=0.0)
     return result
+
+
+def _ranks_within(scaled: Tensor, at: Tensor, top_k: int, margin: float) -> Tensor:
+    """Whether fewer than `top_k` tokens are ahead of each target by more than `margin`."""
+    if top_k == 0:
+        return torch.ones(len(scaled), dtype=torch.bool, device=scaled.device)
+    return (scaled > at + margin).sum(-1) < top_k
 
 
 def keep_nucleus(scaled: Tensor, top_p: float, top_k: int) -> Tensor:
