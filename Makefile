@@ -77,7 +77,7 @@ docs: $(DOCS_STAMP)  ## the pages with a reference of the code, links checked: s
 clean:  ## remove the environment, caches and build outputs
 	@test ! -e $(VENV) -o -f $(VENV)/pyvenv.cfg || \
 		{ echo "error: $(VENV) is not a virtual environment; not removing it"; exit 1; }
-	@rm -rf -- $(VENV) $(DOCS_VENV) $(VLLM_VENV) site build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf -- $(VENV) $(DOCS_VENV) $(VLLM_VENV) .venv-deepspeed site build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf -- {} + 2>/dev/null || true
 
 # Another installation may hold a lock of the package manager (`update` has one that apt-get itself

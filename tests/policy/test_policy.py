@@ -130,7 +130,8 @@ def test_defaults_of_a_machine_with_one(tmp_path: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: True)
     monkeypatch.setattr("dare.training.config.TrainingArguments.__post_init__", lambda self: None)
-    monkeypatch.setattr(DareConfig, "world_size", 1)  # transformers' own is set up by the above
+    for name, value in (("world_size", 1), ("deepspeed_plugin", None)):  # the above sets them up
+        monkeypatch.setattr(DareConfig, name, value, raising=False)
     args = DareConfig(str(tmp_path))
     assert args.bf16
     assert args.gradient_checkpointing

@@ -14,7 +14,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
-STRETCH = 12
+STRETCH = 4
 """A wall limit is this many times longer at most for a program that waits for a processor."""
 
 
