@@ -17,6 +17,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("any load", deadline=None)
 settings.load_profile("any load")
 
+_LONGEST = ("test_sharded.py", "test_processes.py", "test_company.py", "test_nodes.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first: begun last, one of them would be waited for alone."""
+    items.sort(key=lambda item: item.path.name not in _LONGEST)
+
 
 def pytest_collection_finish() -> None:
     """What is imported by now stays; every run collects garbage, and need not look through it."""

@@ -1,6 +1,7 @@
 """What holds for the package as a whole: what it imports, what it ships, what its README says."""
 
 import ast
+import functools
 import importlib
 import re
 import shutil
@@ -172,6 +173,7 @@ def test_the_curriculum_depends_on_nothing_above_it(path):
 Graph = dict[str, set[str]]
 
 
+@functools.cache
 def graph() -> Graph:
     """Which module of the package imports which, at any depth of the code and for types, too.
 
