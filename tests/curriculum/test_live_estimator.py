@@ -21,6 +21,7 @@ from dare.curriculum.estimators.dare.regression import (
     TREND_VARIANCE,
     Groups,
     fit,
+    foretold,
     mixed_chance,
     rate_moments,
     tried_moments,
@@ -117,6 +118,13 @@ def test_rates_of_tried_prompts_by_numerical_integration(
     assert first[0] == pytest.approx(wanted, abs=1e-3)
     second = expected(mean, variance, lambda p: p**2, likelihood)
     assert spread[0] == pytest.approx(second - wanted**2, abs=1e-3)
+    # What comes out next: its chance under the same belief.
+    chance = expected(mean, variance, lambda p: p**2 * (1 - p) ** 6, likelihood)
+    kind = np.array([mean]), np.array([variance])
+    came = np.array([8.0]), np.array([2.0])
+    assert foretold(*kind, groups, np.array(shift), fade, came) == pytest.approx(
+        np.log(chance), abs=5e-3
+    )
 
 
 def test_the_chance_of_a_mixed_group_is_that_of_a_beta_binomial() -> None:
@@ -310,6 +318,25 @@ def test_draws_by_value_find_groups_that_teach() -> None:
     drawn = trained(curriculum_of(600, states), truth, 20)
     uniform = trained(curriculum_of(600, states, **{"selection.name": "uniform"}), truth, 20)
     assert np.mean(drawn[8:]) > 1.5 * np.mean(uniform[8:])
+
+
+def test_an_estimate_that_chooses_its_own_groups_does_not_forget_them() -> None:
+    """A forecast is asked only where it hopes for a mixed group, and errs there more than it would
+    elsewhere. An estimator that forgot more for each such error lost all that it had known after
+    some 40 steps of a language model."""
+    rng = np.random.default_rng(5)
+    states, _ = world(1200)
+    logit = 2.0 * states[:, 0] + 2.5 * rng.standard_normal(1200) + 1.5
+    curriculum = curriculum_of(1200, states, rollout_budget=256)
+    shares: list[float] = []
+    for _ in range(70):
+        before = curriculum.visits_P.copy()
+        shares += trained(curriculum, 1 / (1 + np.exp(-logit)), 1)
+        turn = curriculum.visits_P > before
+        logit[turn] += 0.3 * rng.standard_normal(turn.sum()) - 0.25  # it learns, unevenly
+        logit += 0.03 * rng.standard_normal(1200) - 0.01
+    assert np.mean(shares[50:]) > 0.85 * np.mean(shares[15:35])
+    assert curriculum.estimator.metrics()["evidence_fade"] < 0.02
 
 
 def test_a_prompt_rests_after_its_turn() -> None:

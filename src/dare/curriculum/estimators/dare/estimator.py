@@ -21,6 +21,7 @@ from dare.curriculum.estimators.dare.regression import (
     Fit,
     Groups,
     fit,
+    foretold,
     mixed_chance,
     rate_moments,
     tried_moments,
@@ -35,8 +36,9 @@ _FIRST = {"own": 1.0, "states": 1.5, "length": 0.1, "solutions": 0.05}
 _BELIEF = 1.5  # deviation, in log, of what these variances may be before any data
 _MOVE = 1.5  # factor by which a variance is moved where that makes the groups more likely
 _FREE = 16.0  # variance of the intercept: the overall rate is not held back
-_FIRST_FADE, _FADES = 1e-3, (1e-5, 0.1)
-_CORRECTION = 0.05  # of the log of the fade, per group that surprised more or less than it should
+_FADES = np.geomspace(1e-4, 0.1, 7)  # how fast evidence may fade; a belief about which is kept
+_FADE_BELIEF = np.log(_FADES / 1e-3) ** 2 / (2.0 * np.log(10.0) ** 2)  # minus its log prior
+_FADE_MEMORY = 0.99  # of that belief, a step: a policy may come to move faster
 _LEAST = 1e-3  # rollouts that an estimate is worth at least
 _AGE = 10.0  # steps that the trend is told in
 _ANYWAY = 0.1  # share of the mean worth of a reading that one of a prompt that looks certain has
@@ -71,6 +73,8 @@ class LiveEstimator(Estimator):
             "strength": np.full(count, 1.0),
             "tokens": np.full(count, np.nan),
             "own": np.zeros(count),
+            "kind_logit": np.zeros(count),
+            "kind_variance": np.ones(count),
             "visits": np.zeros(count, np.int64),
             "states": np.zeros((count, 0), np.float32),
             "states_step": np.full(count, -1, np.int64),
@@ -82,7 +86,8 @@ class LiveEstimator(Estimator):
         self._arrays.update({f"memory_{name}": np.zeros(0) for name in memory})
         self._arrays.update({f"map_{name}": np.zeros(0) for name in ("centre", "weight")})
         self._arrays["map_directions"] = np.zeros((0, 0))
-        self._scalars.update(spread=dict(_FIRST), fade=_FIRST_FADE, turn=0, trend=[0.0, 0.0])
+        self._scalars.update(spread=dict(_FIRST), turn=0, trend=[0.0, 0.0])
+        self._scalars.update(fade=1e-3, fade_scores=[0.0] * len(_FADES))
 
     # ---- what is asked ----
 
@@ -223,14 +228,7 @@ class LiveEstimator(Estimator):
         arrays, scalars = self._arrays, self._scalars
         rows, index = compact(arrays["memory_prompt"].astype(np.int64))
         features, names = self._design()
-        age = step - arrays["memory_step"]
-        groups = Groups(
-            index,
-            arrays["memory_trials"],
-            arrays["memory_failures"],
-            age,
-            np.column_stack([age / _AGE, np.log1p(arrays["memory_visits"])]),
-        )
+        groups = self._groups(index, slice(None), step)
         width = features.shape[1] + groups.covariates_NT.shape[1]
         weight = arrays["map_weight"] if len(arrays["map_weight"]) == width else np.zeros(width)
         found = self._fitted(features[rows], names, groups, (weight, arrays["own"][rows]))
@@ -240,7 +238,7 @@ class LiveEstimator(Estimator):
         arrays["own"][:] = 0.0
         arrays["own"][rows] = found.own_Q
         scalars["trend"] = found.weight_F[features.shape[1] :].tolist()
-        self._ask(features, names, rows, groups, found)
+        self._ask(features, names, rows, groups, found.covariance_FF)
         self._expect_lengths(features, rows, index)
 
     def _fitted(
@@ -273,25 +271,37 @@ class LiveEstimator(Estimator):
                 scalars["spread"], found = spread, other
         return found
 
-    def _ask(self, features: Array, names: Array, rows: Array, groups: Groups, found: Fit) -> None:
+    def _groups(self, index: Array, held: Any, step: int) -> Groups:
+        """Groups in memory as they look from this step."""
+        arrays = self._arrays
+        age = step - arrays["memory_step"][held]
+        visits = np.log1p(arrays["memory_visits"][held])
+        trials, failures = arrays["memory_trials"][held], arrays["memory_failures"][held]
+        return Groups(index, trials, failures, age, np.column_stack([age / _AGE, visits]))
+
+    def _shift(self, groups: Groups, rows: Array) -> Array:
+        """How far the logit of each group then is from its prompt's now, by the trend."""
+        by_age, by_visits = self._scalars["trend"]
+        visits = np.log1p(self._arrays["visits"][rows].astype(np.float64))[groups.index_N]
+        then = groups.covariates_NT
+        return np.asarray(then[:, 0] * by_age + (then[:, 1] - visits) * by_visits)
+
+    def _ask(
+        self, features: Array, names: Array, rows: Array, groups: Groups, covariance_FF: Array
+    ) -> None:
         """The rate of every prompt for the policy of now, and how many rollouts that is worth."""
         arrays, spread = self._arrays, self._scalars["spread"]
         now = np.column_stack(
             [features, np.zeros(self.count), np.log1p(arrays["visits"].astype(np.float64))]
         )
-        logit = now @ found.weight_F
-        variance = np.einsum("pf,pf->p", now @ found.covariance_FF, now)
-        unread = arrays["states_step"] < 0
+        variance = np.einsum("pf,pf->p", now @ covariance_FF, now) + spread["own"]
         if "states" in names:
-            variance = variance + spread["states"] * unread
-        mean, unsure = rate_moments(logit, variance + spread["own"])
-        then = groups.covariates_NT - now[rows][groups.index_N, -groups.covariates_NT.shape[1] :]
+            variance = variance + spread["states"] * (arrays["states_step"] < 0)
+        logit = now @ arrays["map_weight"]
+        arrays["kind_logit"], arrays["kind_variance"] = logit, variance
+        mean, unsure = rate_moments(logit, variance)
         mean[rows], unsure[rows] = tried_moments(
-            logit[rows],
-            variance[rows] + spread["own"],
-            groups,
-            then @ found.weight_F[features.shape[1] :],
-            self._scalars["fade"],
+            logit[rows], variance[rows], groups, self._shift(groups, rows), self._scalars["fade"]
         )
         arrays["difficulty"] = mean
         arrays["strength"] = np.maximum(mean * (1.0 - mean) / unsure - 1.0, _LEAST)
@@ -311,22 +321,30 @@ class LiveEstimator(Estimator):
         arrays["tokens"] = np.exp(np.clip(middle + features[:, 1:] @ weight, low, high))
 
     def _judge(self, outcome: Outcome) -> None:
-        """Evidence fades faster where prompts that were tried before surprise more than they
-        should, and slower where less."""
-        arrays, rows = self._arrays, outcome.prompt_Q
-        again = (arrays["visits"][rows] > 0) & (outcome.trials_Q > 1)
-        rows, trials = rows[again], outcome.trials_Q[again]
-        if not len(rows):
+        """How fast evidence fades: as fast as foretells best what came out of prompts that had been
+        tried before.
+
+        Not as fast as makes them surprise as much as they should: that runs away. A forecast that
+        forgets surprises more, and would forget more for it.
+        """
+        arrays, scalars = self._arrays, self._scalars
+        again = arrays["visits"][outcome.prompt_Q] > 0
+        held = np.isin(arrays["memory_prompt"], outcome.prompt_Q[again])
+        if not held.any():
             return
-        rate = arrays["difficulty"][rows]
-        unsure = rate * (1.0 - rate) / (arrays["strength"][rows] + 1.0)
-        expected = trials * rate * (1.0 - rate) + trials * (trials - 1.0) * unsure
-        missed = (outcome.failures_Q[again] - trials * rate) ** 2
-        # Sums, not a mean of ratios: prompts that look certain hardly ever surprise, then greatly.
-        surprise = float(missed.sum()) / max(float(expected.sum()), 1e-3)
-        change = _CORRECTION * len(rows) * (surprise - 1.0)
-        fade = self._scalars["fade"] * math.exp(min(max(change, -0.5), 0.5))
-        self._scalars["fade"] = min(max(fade, _FADES[0]), _FADES[1])
+        rows, index = compact(arrays["memory_prompt"][held].astype(np.int64))
+        groups = self._groups(index, held, outcome.step)
+        place = np.searchsorted(rows, outcome.prompt_Q[again])
+        trials, failures = np.zeros(len(rows)), np.zeros(len(rows))
+        np.add.at(trials, place, outcome.trials_Q[again])
+        np.add.at(failures, place, outcome.failures_Q[again])
+        kind = arrays["kind_logit"][rows], arrays["kind_variance"][rows]
+        shift = self._shift(groups, rows)
+        said = [foretold(*kind, groups, shift, fade, (trials, failures)) for fade in _FADES]
+        belief = _FADE_MEMORY * np.array(scalars["fade_scores"]) + np.array(said)
+        scalars["fade_scores"] = (belief - belief.max()).tolist()
+        weight = np.exp(scalars["fade_scores"] - _FADE_BELIEF)
+        scalars["fade"] = float(np.exp(weight @ np.log(_FADES) / weight.sum()))
 
     # ---- state ----
 

@@ -157,6 +157,31 @@ def tried_moments(
     of a group then is from that of its prompt now. Near 0 and 1 a Gaussian would not do: a prompt
     that never failed may be as far out as its kind allows.
     """
+    place, weight = _tried(mean_Q, variance_Q, groups, shift_N, fade)
+    rate = 1.0 / (1.0 + np.exp(-np.clip(place, -40.0, 40.0)))
+    mean = (weight * rate).sum(axis=1)
+    return mean, np.maximum((weight * rate**2).sum(axis=1) - mean**2, 1e-12)
+
+
+def foretold(
+    mean_Q: Array,
+    variance_Q: Array,
+    groups: Groups,
+    shift_N: Array,
+    fade: float,
+    came: tuple[Array, Array],
+) -> float:
+    """Log chance of the trials and failures that came out now, by the groups of before."""
+    place, weight = _tried(mean_Q, variance_Q, groups, shift_N, fade)
+    trials, failures = came[0][:, None], came[1][:, None]
+    said = failures * place - trials * np.logaddexp(0.0, place)
+    return float(np.log(np.maximum((weight * np.exp(said)).sum(axis=1), 1e-300)).sum())
+
+
+def _tried(
+    mean_Q: Array, variance_Q: Array, groups: Groups, shift_N: Array, fade: float
+) -> tuple[Array, Array]:
+    """Logits on a grid around what each prompt's kind says, and how likely its groups make each."""
     index, trials, failures, age, _ = groups
     share = 1.0 / (1.0 + fade * trials * age)
     place = mean_Q[:, None] + np.sqrt(variance_Q)[:, None] * _GRID
@@ -166,10 +191,7 @@ def tried_moments(
     starts = np.searchsorted(index[order], np.arange(len(mean_Q)))
     weight = np.add.reduceat(said[order], starts, axis=0) - 0.5 * _GRID**2
     weight = np.exp(weight - weight.max(axis=1, keepdims=True))
-    weight /= weight.sum(axis=1, keepdims=True)
-    rate = 1.0 / (1.0 + np.exp(-np.clip(place, -40.0, 40.0)))
-    mean = (weight * rate).sum(axis=1)
-    return mean, np.maximum((weight * rate**2).sum(axis=1) - mean**2, 1e-12)
+    return place, weight / weight.sum(axis=1, keepdims=True)
 
 
 def mixed_chance(rate_P: Array, strength_P: Array, size: int) -> Array:
