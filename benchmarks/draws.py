@@ -2,10 +2,10 @@
 
     python benchmarks/draws.py --probe FOLDER [--sharpness 4,8,16] [--rest 2,4,8] [--out FILE.json]
 
-FOLDER is what `probe_gpu.py` leaves. The whole curriculum draws from its problems, a rollout fails
-with the rate that the probe found (0 and 8 of 8 are taken for rates near 0 and 1), and the policy
-stands still: what a setting does to the draw is seen, what it does to learning is not. Ends with
-one JSON line.
+FOLDER is what `probe_gpu.py` leaves. The whole curriculum draws from its problems. A rollout fails
+with a rate drawn from what the probe found. The policy moves as it did in runs of a language model:
+a problem that was trained on becomes easier, unevenly, all others a little. What a setting does to
+the draw is seen, what it does to learning is not. Ends with one JSON line.
 """
 
 from __future__ import annotations
@@ -25,25 +25,31 @@ from dare.curriculum.arrays import Array
 from dare.curriculum.estimators import Measured
 from dare.curriculum.rollouts import RolloutBatch
 
+GAIN, UNEVEN = 0.25, 0.3  # logits that a mixed group makes its problem easier, and their deviation
+EASIER, WANDER = 0.01, 0.03  # the same for every problem at every step
+
 
 def simulated(
     probe: dict[str, Array], preset: str, changes: dict[str, Any], steps: int, seed: int
 ) -> dict[str, float]:
     """What one run draws: means over all steps and over the last half of them."""
     count, rollouts = probe["failed"].shape
-    rate = (probe["failed"].sum(axis=1) + 0.15) / (rollouts + 0.3)
+    rng = np.random.default_rng([seed, 7])
+    failed = probe["failed"].sum(axis=1)
+    rate = np.clip(rng.beta(failed + 0.15, rollouts - failed + 0.15), 1e-4, 1 - 1e-4)
+    logit = np.log(rate / (1 - rate))
     config = CurriculumConfig.preset(preset, seed=seed, rollout_budget=256, **changes)
     services = Services(
         states=lambda rows: Measured(probe["states"][rows], len(rows)), lengths=probe["lengths"]
     )
     curriculum = Curriculum(PromptTable.from_keys(np.arange(count)), config, services)
-    rng = np.random.default_rng([seed, 7])
     lines = []
     while curriculum.step < steps:
         plan = curriculum.plan()
         prompts = np.repeat(plan.prompt_P, plan.plain_P)
         length = np.maximum(probe["tokens"][prompts].astype(int), 1)
-        reward = (rng.random(len(prompts)) >= rate[prompts]).astype(float)
+        rate = 1 / (1 + np.exp(-logit[prompts]))
+        reward = (rng.random(len(prompts)) >= rate).astype(float)
         seen = curriculum.visits_P[plan.prompt_P] > 0
         tokens = [np.zeros(one, np.int32) for one in length.tolist()]
         fresh = RolloutBatch.from_lists(prompts, tokens, None, reward.tolist())
@@ -52,6 +58,13 @@ def simulated(
         if batch is not None:
             mixed = float(batch.varied_N.sum())
             lines.append((mixed / len(batch.varied_N), mixed, float(length.sum()), seen.mean()))
+            right, tried = (
+                np.bincount(prompts, reward, count),
+                np.bincount(prompts, minlength=count),
+            )
+            learnt = np.flatnonzero((right > 0) & (right < tried))
+            logit[learnt] += UNEVEN * rng.standard_normal(len(learnt)) - GAIN
+        logit += WANDER * rng.standard_normal(count) - EASIER
     share, groups, tokens, again = np.array(lines).T
     return {
         "mixed": float(share.mean()),

@@ -8,7 +8,7 @@ written to --out at once, and `--parts` chooses some (the others keep what --out
 
     decode     DARE's decoder and `model.generate` on the same prompts, budgets and sampling
     vllm       vLLM on the same work (needs vllm; `gpu_vllm.py`)
-    grpo dare  ten steps of each preset, nothing replayed: seconds by phase, memory
+    grpo dare  24 steps of each preset, nothing replayed: seconds by phase, memory
     trl        GRPOTrainer on the same model, prompts and number of rollouts (`gpu_trl.py`)
     drift      ratios of rollouts scored twice by the same weights
 
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--rollouts", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--rows", type=int, default=32, help="rollouts of a micro-batch")
     parser.add_argument("--longest", type=int, default=400)
     parser.add_argument("--trl-mode", default="generate")
@@ -265,7 +265,7 @@ def part_dare(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def steps(options: argparse.Namespace, preset: str) -> dict[str, Any]:
-    """Seconds by phase, tokens and memory of a step: medians after the first three."""
+    """Seconds by phase, tokens and memory of a step: means after the first three."""
     import torch
     from estimators_gpu import number_reward, rows_of
 
@@ -306,11 +306,11 @@ def steps(options: argparse.Namespace, preset: str) -> dict[str, Any]:
     kept = lines[3:]
     prompt = float(np.mean([len(trainer.store.tokens(row)) for row in range(256)]))
     seconds = {
-        name: float(np.median([line["seconds"].get(name, 0.0) for line in kept]))
+        name: float(np.mean([line["seconds"].get(name, 0.0) for line in kept]))
         for name in sorted({name for line in kept for name in line["seconds"]})
     }
     times = [line["time"] for line in lines]
-    step = float(np.median(np.diff(times[2:])))
+    step = float(np.mean(np.diff(times[2:])))  # a median of so few steps jumps by a tenth
     trained = float(np.sum([line["tokens"]["trained"] for line in kept]))
     generated = float(np.sum([line["tokens"]["generated"] for line in kept]))
     length = generated / sum(line["rollouts"] for line in kept)

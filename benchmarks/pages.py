@@ -82,21 +82,70 @@ def pilot() -> str:
 
 
 @table
-def first_pair() -> str:
-    """The pair of runs before the pilot."""
+def two_seeds() -> str:
+    """Two seeds of each method, each alone on its GPU."""
     task = results("methods_gpu")["tasks"]["mixture"]
-    arms = list(task["arms"].values())
+    grpo, dare = task["arms"]["grpo"], task["arms"]["dare"]
     rows: list[list[object]] = []
     for name, title in (("math500", "MATH-500"), ("gsm8k", "GSM8K")):
         for axis in ("tokens", "seconds"):
-            cells = [f"{arm['accuracy'][name][axis]['mean']:.3f}" for arm in arms]
-            rows.append([f"{title} at equal {axis}", *cells])
-    shares = (f"{arm['varied_share']:.2f}" for arm in arms)
-    rows.append(["groups with right and wrong rollouts", *shares])
-    per_group = (f"{arm['tokens_per_varied_group']:,}" for arm in arms)
-    rows.append(["tokens for one such group", *per_group])
-    rows.append(["seconds of the run", *(f"{arm['seconds']:.0f}" for arm in arms)])
-    return markdown(["", *(f"`{name.partition(':')[0]}`" for name in task["arms"])], rows)
+            cells = [f"{arm['accuracy'][name][axis]['mean']:.3f}" for arm in (grpo, dare)]
+            gap = dare["difference"][name][axis]["end"]
+            rows.append(
+                [
+                    f"{title} at equal {axis}",
+                    *cells,
+                    interval([gap["mean"], gap["low"], gap["high"]], "+"),
+                ]
+            )
+    shares = (f"{arm['varied_share']:.2f}" for arm in (grpo, dare))
+    rows.append(["groups with right and wrong rollouts", *shares, ""])
+    per_group = (f"{arm['tokens_per_varied_group']:,}" for arm in (grpo, dare))
+    rows.append(["tokens for one such group", *per_group, ""])
+    rows.append(["tokens of a run", *(f"{arm['tokens'] / 1e6:.2f} M" for arm in (grpo, dare)), ""])
+    rows.append(["seconds of a run", *(f"{arm['seconds']:.0f}" for arm in (grpo, dare)), ""])
+    return markdown(["", "`grpo`", "`dare`", "difference"], rows)
+
+
+@table
+def two_seeds_curve() -> str:
+    """The same runs at every evaluation, mean of the seeds."""
+    arms = results("methods_gpu")["tasks"]["mixture"]["arms"]
+    rows = []
+    for at, step in enumerate((0, 20, 40, 60)):
+        cells = [
+            sum(line[at][2] for line in arms[arm]["curve"][name].values()) / 2
+            for name in ("math500", "gsm8k")
+            for arm in ("grpo", "dare")
+        ]
+        rows.append([step, *(f"{cell:.3f}" for cell in cells)])
+    names = [f"{s}, `{m}`" for s in ("MATH-500", "GSM8K") for m in ("grpo", "dare")]
+    return markdown(["step", *names], rows)
+
+
+@table
+def forgetting() -> str:
+    """What the estimate says of prompts that return, by stage of a run."""
+    figures = results("forgetting")
+    told = figures["in_the_run"]
+    rows = [
+        ["mixed groups in the runs", *(f"{one:.2f}" for one in told["mixed"])],
+        ["error in the runs", *(f"{one:.3f}" for one in told["mae"])],
+    ]
+    for name, one in figures["table"].items():
+        title = f"error, forgetting {name}" if name.startswith("fixed") else "error, as it is now"
+        rows.append([title, *(f"{value:.3f}" for value in one["mae"])])
+    return markdown(["", *(f"steps {low} to {high - 1}" for low, high in figures["steps"])], rows)
+
+
+@table
+def thinning() -> str:
+    """Rollouts trained on and noise of the gradient by `advantage.thin_below`."""
+    rows = [
+        [name, f"{one['trained_on']:.2f}", f"{one['noise']:.2f}"]
+        for name, one in results("thinning")["table"].items()
+    ]
+    return markdown(["`thin_below`", "share trained on", "noise"], rows)
 
 
 @table
