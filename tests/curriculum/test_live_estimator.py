@@ -27,6 +27,7 @@ from dare.curriculum.estimators.dare.regression import (
     tried_moments,
 )
 from dare.curriculum.rollouts import Outcome
+from dare.curriculum.selection import Selector
 from dare.errors import InvalidInput
 
 
@@ -318,6 +319,22 @@ def test_draws_by_value_find_groups_that_teach() -> None:
     drawn = trained(curriculum_of(600, states), truth, 20)
     uniform = trained(curriculum_of(600, states, **{"selection.name": "uniform"}), truth, 20)
     assert np.mean(drawn[8:]) > 1.5 * np.mean(uniform[8:])
+
+
+def test_the_uniform_share_of_a_draw_stays_small_where_few_prompts_hold_the_weight() -> None:
+    """By a mixture of weights it would fill the draw as soon as those few are taken."""
+    config = CurriculumConfig().replace({"selection.name": "value", "selection.eta": 0.1}).selection
+    worth = np.linspace(0.0, -40.0, 1000)  # the next prompt is always a little worse
+    alike = np.zeros(1000, int)
+    ranks = []
+    for seed in range(50):
+        drawn = Selector(config, 8).draw(
+            worth, alike, np.ones(1000, bool), 40, np.random.default_rng(seed)
+        )
+        assert len(set(drawn.tolist())) == 40
+        ranks.append(drawn)
+    far = np.mean(np.array(ranks) >= 300)  # reached by the uniform share alone
+    assert far == pytest.approx(0.1 * 0.7, abs=0.02)
 
 
 def test_an_estimate_that_chooses_its_own_groups_does_not_forget_them() -> None:

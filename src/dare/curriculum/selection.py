@@ -228,7 +228,14 @@ class Selector:
         if count == 0:
             raise InvalidInput("prompts", 0, "there is nothing to draw from")
         covered = int(np.count_nonzero(seen_P))
-        if self.config.explore == "off" or self.config.name == "value" or covered in (0, count):
+        if self.config.name == "value":
+            # Two draws, not one by a mixture of weights: once the few prompts that hold nearly all
+            # of the weight are drawn, the uniform part would fill most of the step.
+            best = gumbel_top_k(signal_P, k, rng)
+            uniform = gumbel_top_k(np.zeros(count), k, rng)
+            both = interleave(uniform, best, self.config.eta, 2 * k, float(rng.random()))
+            return distinct(both)[:k]
+        if self.config.explore == "off" or covered in (0, count):
             eta, pools = self.config.eta, [np.ones(count, bool)]
             return self._draw_pools(signal_P, tier_P, eta, pools, k, rng, sample_P)[0]
         pools = [~seen_P, seen_P]
@@ -305,7 +312,7 @@ class Selector:
                 raise InvalidInput("sample", None, "thompson needs draws from a posterior")
             distance = -np.abs(sample_P - config.target)
             return [rows[top_k(distance[rows], k)] for rows in map(np.flatnonzero, pools)]
-        if config.name in ("softmax", "value") or len(signal_P) < self._dense_below:
+        if config.name == "softmax" or len(signal_P) < self._dense_below:
             drawn = [np.empty(0, np.int64) for _ in pools]
         else:
             tiers = [tier_P == tier for tier in range(3)] if eta else []
