@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulated import SimulatedLearner
+from simulated.learner import _gradient
+from simulated.population import UNITS
 
 from dare.config import CurriculumConfig
 from dare.curriculum import Curriculum
@@ -15,9 +18,6 @@ from dare.curriculum.batch import TrainBatch
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, Finish, RolloutBatch
 from dare.errors import InvalidInput
-from dare.simulation import SimulatedLearner
-from dare.simulation.learner import _gradient
-from dare.simulation.population import UNITS
 
 
 def _plan(learner: SimulatedLearner, **changes: Any) -> tuple[Curriculum, StepPlan]:

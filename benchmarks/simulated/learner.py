@@ -23,7 +23,7 @@ from dare.curriculum.plan import StepPlan
 from dare.curriculum.prompts import PromptTable
 from dare.curriculum.rollouts import Conditioning, Finish, RolloutBatch
 from dare.hints import hint
-from dare.simulation.population import UNITS, Population, World
+from simulated.population import UNITS, Population, World
 
 _UNIT = np.arange(2, UNITS + 1)
 _LOG_UNIT = np.log(_UNIT)

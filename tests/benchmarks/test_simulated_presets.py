@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from simulated import SimulatedLearner, simulate
 
 from dare.config import CurriculumConfig, preset_names
 from dare.curriculum import Curriculum
-from dare.simulation import SimulatedLearner, simulate
 
 WITHOUT_A_MODEL = [n for n in preset_names() if n not in ("dots", "edco", "llm-judge")]
 

@@ -6,10 +6,10 @@ import tracemalloc
 from typing import Any
 
 import numpy as np
+from simulated import SimulatedLearner, intrinsic_error, simulate
 
 from dare.config import CurriculumConfig
 from dare.curriculum import Curriculum
-from dare.simulation import SimulatedLearner, intrinsic_error, simulate
 
 SMALL: dict[str, Any] = {"rollout_budget": 64, "cold_start.references": 16}
 

@@ -13,7 +13,7 @@ from dare.curriculum import Curriculum
 from dare.curriculum.arrays import Array, keyed_rng
 from dare.curriculum.batch import TrainBatch
 from dare.curriculum.plan import StepPlan
-from dare.simulation.learner import SimulatedLearner
+from simulated.learner import SimulatedLearner
 
 _SAMPLE = 20_000  # rows on which an error is averaged: its sampling error is below 0.002
 _TIERS = ("easy", "medium", "hard")
