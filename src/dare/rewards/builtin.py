@@ -20,6 +20,7 @@ def last_boxed(text: str) -> str | None:
     r"""What stands in the last `\boxed{...}`; None where it is empty or never closed.
 
     An earlier box does not count: a response that was cut off inside its last one has no answer.
+    All braces count, unlike those of `dare_verify.math.extract.boxed_answer`.
     """
     start = text.rfind(_OPEN)
     if start < 0:

@@ -15,8 +15,8 @@ _MARK = re.compile(r"####+")
 def boxed_answer(text: str) -> str | None:
     r"""The content of the last box; None where it is absent, empty or never closed.
 
-    Unlike `dare.rewards.builtin.last_boxed` it counts braces as TeX does, where `\{` neither opens
-    nor closes anything, and takes time in proportion to the box alone.
+    Braces are counted as TeX does, where `\{` neither opens nor closes anything, and the time is in
+    proportion to the box alone.
     """
     if _CUT_OFF.search(text, max(0, len(text) - 8)):
         return None

@@ -332,7 +332,7 @@ def _shape(text: str, depth: int) -> Shape:
         return _matrix(scaled.group(3), text, key, depth, scaled.group(1))
     fence = fence_of(text)
     if fence:
-        return _fenced(text, fence, key, depth, made)
+        return _fenced(text, fence, key, depth)
     if _SIGN.search(text):
         signed = _expand_signs(text)
         if len(signed) > 1:
@@ -343,7 +343,7 @@ def _shape(text: str, depth: int) -> Shape:
     return Shape("leaf", text, key=key)
 
 
-def _fenced(text: str, fence: tuple[str, str], key: str, depth: int, made: object) -> Shape:
+def _fenced(text: str, fence: tuple[str, str], key: str, depth: int) -> Shape:
     """What stands in one pair of brackets."""
     inner = text[len(fence[0]) : -len(fence[1])].strip()
     if fence[0] == "\\{":
