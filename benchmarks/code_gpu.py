@@ -32,8 +32,8 @@ from dare.data.contamination import Problem as NamedText
 from dare.evaluation.benchmarks import benchmark
 from dare.evaluation.problems import Problem, load_problems
 from dare.rewards.calling import RewardFunction
-from dare.rewards.code import make_code_reward
-from dare.sandbox import Sandbox, open_sandbox, probe
+from dare_sandbox import Sandbox, open_sandbox, probe
+from dare_verify.code import make_code_reward
 
 TRAINED, TESTED = range(511, 975), range(11, 511)
 """Problems of MBPP by number, as its authors divided them."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dare.rewards.code import Verdict, judge_batch
+from dare_verify.code import Verdict, judge_batch
 
 Row = dict[str, Any]
 Case = tuple[str, bool, Row]  # name, whether it should pass, item of judge_batch

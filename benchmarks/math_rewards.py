@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dare.rewards.builtin import gsm8k_answer
-from dare.rewards.math import MathVerifier, default
+from dare_verify.math import MathVerifier, default
 
 GOLDS = (
     "gsm8k/train", "gsm8k/test", "math500/test", "math/train", "math/test", "minerva_math/test",

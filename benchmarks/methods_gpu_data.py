@@ -27,7 +27,7 @@ import numpy as np
 
 from dare.data.contamination import Decontaminator, Problem
 from dare.data.normal import normal_form
-from dare.rewards.math import check_golds
+from dare_verify.math import check_golds
 
 LONGEST = 1500
 """Characters of a problem; longer ones are tables and stories that a small model cannot use."""

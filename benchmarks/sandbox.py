@@ -31,9 +31,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
-from dare.rewards.code import judge
-from dare.sandbox import Ended, Job, close_all, open_sandbox
-from dare.sandbox.inside import processes
+from dare_sandbox import Ended, Job, close_all, open_sandbox
+from dare_sandbox.inside import processes
+from dare_verify.code import judge
 
 WARM_UP = 200
 PLAIN = 2000

@@ -23,10 +23,10 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from simulated import SimulatedLearner, simulate
 
 from dare.config import CurriculumConfig
 from dare.evaluation.intervals import student
-from dare.simulation import SimulatedLearner, simulate
 from dare.study.tables import show as within
 
 ASSUMPTIONS = """\

@@ -116,7 +116,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_pages_that_the_package_names_exist():
-    for path in (ROOT / "src" / "dare").rglob("*"):
+    for path in (ROOT / "src").rglob("*"):
         if path.suffix in (".py", ".yaml", ".md"):
             named = re.findall(r"docs/[\w/]+\.\w+", path.read_text("utf-8"))
             assert [name for name in named if not (ROOT / name).exists()] == [], path

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiny
-from dare.sandbox import probe
+from dare_sandbox import probe
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 

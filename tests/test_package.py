@@ -19,7 +19,15 @@ from dare import errors
 from dare.config import preset_names
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "src" / "dare"
+SOURCE = ROOT / "src"
+PACKAGE = SOURCE / "dare"
+# Which of our packages each may import. The distribution brings all of them.
+BELOW = {
+    "dare_errors": set[str](),
+    "dare_sandbox": {"dare_errors"},
+    "dare_verify": {"dare_errors", "dare_sandbox"},
+    "dare": {"dare_errors", "dare_sandbox", "dare_verify"},
+}
 HEAVY = ("torch", "transformers", "trl", "datasets", "scipy", "pandas")
 
 
@@ -29,7 +37,7 @@ def modules(folder: Path) -> list[Path]:
 
 def imported(path: Path) -> Iterator[str]:
     """Absolute names of all modules that a file imports, at any depth of its code."""
-    package = ("dare", *path.relative_to(PACKAGE).parent.parts)
+    package = path.relative_to(SOURCE).parent.parts
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -47,7 +55,7 @@ def belongs(name: str, parents: tuple[str, ...]) -> bool:
 
 
 def file_name(path: Path) -> str:
-    return str(path.relative_to(PACKAGE))
+    return str(path.relative_to(SOURCE))
 
 
 @pytest.mark.parametrize("module", ["dare", "dare.curriculum", "dare.cli"])
@@ -68,7 +76,7 @@ class Nothing:
 sys.meta_path.insert(0, Nothing())
 {code}
 """
-CORE = ("dare", "numpy", "yaml", "safetensors")
+CORE = (*BELOW, "numpy", "yaml", "safetensors")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
@@ -159,15 +167,57 @@ def test_the_line_for_a_missing_library_knows_all_that_the_extras_bring():
 def test_every_library_that_the_package_imports_is_the_cores_or_of_an_extra():
     known = {*sys.stdlib_module_names, *CORE, *errors._EXTRAS["report"]}
     known |= {*errors._EXTRAS["train"], "triton"}  # torch for GPUs brings triton
-    found = {name.partition(".")[0] for path in modules(PACKAGE) for name in imported(path)}
+    found = {name.partition(".")[0] for path in modules(SOURCE) for name in imported(path)}
     assert found - known == set()
 
 
 @pytest.mark.parametrize("path", modules(PACKAGE / "curriculum"), ids=file_name)
 def test_the_curriculum_depends_on_nothing_above_it(path):
-    ours = {name for name in imported(path) if belongs(name, ("dare",))}
+    ours = {name for name in imported(path) if belongs(name, (*BELOW,))}
     allowed = ("dare.curriculum", "dare.config", "dare.errors")
     assert {name for name in ours if not belongs(name, allowed)} == set()
+
+
+def test_every_package_beside_dare_is_known():
+    assert {path.parent.name for path in SOURCE.glob("*/__init__.py")} == set(BELOW)
+
+
+@pytest.mark.parametrize("package", BELOW)
+def test_packages_import_only_those_below_them(package):
+    """Also inside functions and for types: the sandbox and the verifier run without `dare`."""
+    found = {name.split(".")[0] for path in modules(SOURCE / package) for name in imported(path)}
+    assert found & set(BELOW) - {package} <= BELOW[package]
+
+
+@pytest.mark.parametrize("package", ["dare_errors", "dare_sandbox", "dare_verify"])
+def test_a_package_runs_without_those_above_it(package):
+    above = sorted(set(BELOW) - BELOW[package] - {package})
+    paths = [path.relative_to(SOURCE).with_suffix("") for path in modules(SOURCE / package)]
+    code = "\n".join(f"import {'.'.join(path.parts)}" for path in paths)
+    code = LESS.format(refused=f"library in {above!r}", code=code)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_error_of_the_lower_packages_is_dares():
+    import dare_errors
+
+    assert dare.InvalidInput is errors.InvalidInput is dare_errors.InvalidInput
+
+
+def test_names_of_the_lower_packages_stay_where_users_know_them():
+    import dare_sandbox
+    import dare_verify.code
+    import dare_verify.math
+    import dare_verify.pool
+    from dare import sandbox
+    from dare.rewards import code, math, pool
+
+    pairs = [(sandbox, dare_sandbox), (code, dare_verify.code), (math, dare_verify.math)]
+    for door, home in pairs:
+        assert door.__all__ == home.__all__
+        assert all(getattr(door, name) is getattr(home, name) for name in home.__all__)
+    assert pool.WorkerPool is dare_verify.pool.WorkerPool
 
 
 Graph = dict[str, set[str]]
@@ -175,13 +225,13 @@ Graph = dict[str, set[str]]
 
 @functools.cache
 def graph() -> Graph:
-    """Which module of the package imports which, at any depth of the code and for types, too.
+    """Which module of ours imports which, at any depth of the code and for types, too.
 
-    The package itself, which offers names of its rooms when they are asked for, is left out.
+    `dare` itself, which offers names of its rooms when they are asked for, is left out.
     """
     names = {}
-    for path in modules(PACKAGE):
-        parts = ("dare", *path.relative_to(PACKAGE).with_suffix("").parts)
+    for path in modules(SOURCE):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
         names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     found: Graph = {}
     del names["dare"]
@@ -235,11 +285,15 @@ def test_no_modules_import_each_other_in_a_circle():
 
 
 def rooms() -> Graph:
-    """The same for the parts of the package."""
+    """The same for the parts of `dare`; each package below it is one."""
+
+    def room_of(name: str) -> str:
+        return name.removeprefix("dare.").split(".")[0]
+
     found: Graph = {}
     for name, wanted in graph().items():
-        room = found.setdefault(name.split(".")[1], set())
-        room |= {one.split(".")[1] for one in wanted}
+        room = found.setdefault(room_of(name), set())
+        room |= {room_of(one) for one in wanted}
     return {room: wanted - {room} for room, wanted in found.items()}
 
 
@@ -247,12 +301,12 @@ def test_no_rooms_import_each_other_in_a_circle():
     assert circles(rooms()) == set()
 
 
-@pytest.mark.parametrize("room", ["policy", "rewards", "data", "runs", "evaluation", "sandbox"])
+@pytest.mark.parametrize("room", ["policy", "rewards", "data", "runs", "evaluation"])
 def test_what_training_rests_on_does_not_know_it(room):
     assert not rooms()[room] & {"training", "study", "report", "commands"}
 
 
-@pytest.mark.parametrize("path", modules(PACKAGE), ids=file_name)
+@pytest.mark.parametrize("path", modules(SOURCE), ids=file_name)
 def test_nothing_is_pickled(path):
     picklers = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve")
     assert [name for name in imported(path) if belongs(name, picklers)] == []
@@ -280,19 +334,27 @@ def test_constraints_pin_every_dependency(file):
 
 
 def test_presets_and_type_marker_are_shipped():
-    shipped = resources.files("dare")
     assert {"dare", "paper", "grpo"} <= set(preset_names())
-    assert shipped.joinpath("py.typed").is_file()
+    for package in BELOW:
+        assert resources.files(package).joinpath("py.typed").is_file()
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
-    kept = {path for glob in settings["package-data"]["dare"] for path in PACKAGE.glob(glob)}
+    kept = {
+        path
+        for package, globs in settings["package-data"].items()
+        for glob in globs
+        for path in (SOURCE / package).glob(glob)
+    }
     data = {
-        path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+        path
+        for package in BELOW
+        for path in (SOURCE / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
     }
     assert {path for path in data if path.suffix != ".py"} <= kept
 
 
 def test_every_folder_with_code_is_a_package():
-    folders = {path.parent for path in modules(PACKAGE)}
+    folders = {path.parent for path in modules(SOURCE)}
     assert [str(folder) for folder in folders if not (folder / "__init__.py").is_file()] == []
 
 

@@ -11,8 +11,8 @@ import pytest
 
 import tiny
 from dare.errors import InvalidInput
-from dare.sandbox import open_sandbox
-from dare.sandbox.opening import DANGER
+from dare_sandbox import open_sandbox
+from dare_sandbox.opening import DANGER
 
 CALLS = ("double", "triple", "square", "negate", "halve", "invert", "round_up", "repeat")
 

@@ -99,7 +99,7 @@ def test_a_row_in_the_schema_stays_as_it_is():
     ],
 )
 def test_tests_take_the_forms_of_the_judge(raw, tests):
-    from dare.rewards.code.judge import check_tests
+    from dare_verify.code.judge import check_tests
 
     row = one(question="q", **raw)
     assert row["tests"] == tests

@@ -18,8 +18,8 @@ from dare.evaluation.benchmarks import benchmark, benchmark_names, chosen
 from dare.evaluation.problems import load_problems, unpack
 from dare.evaluation.run import score
 from dare.rewards.builtin import REWARDS
-from dare.sandbox import open_sandbox
 from dare.templates import template_names
+from dare_sandbox import open_sandbox
 
 WANTED = (
     *("gsm8k", "math500", "aime24", "aime25", "aime-amc", "minerva", "olympiadbench"),

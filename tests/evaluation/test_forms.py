@@ -10,8 +10,8 @@ from dare.errors import InvalidInput
 from dare.evaluation.benchmarks import benchmark
 from dare.evaluation.forms import check_form, detect, restate
 from dare.evaluation.problems import Problem
-from dare.rewards.code import extract_program
-from dare.rewards.math import final_answer
+from dare_verify.code import extract_program
+from dare_verify.math import final_answer
 
 MATH, CODE = benchmark("math500"), benchmark("humaneval")
 PROBLEM = Problem("p", "q", "q", "1", {"answer": "1"})

@@ -17,7 +17,7 @@ from dare.evaluation.problems import load_problems
 from dare.evaluation.responses import ResponseFile
 from dare.evaluation.run import evaluate
 from dare.evaluation.sources import FromFile
-from dare.sandbox import open_sandbox
+from dare_sandbox import open_sandbox
 
 
 def saved(folder: Path, *rows: dict[str, Any]) -> Path:

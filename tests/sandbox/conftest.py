@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dare.sandbox import Sandbox, close_all, open_sandbox, probe
+from dare_sandbox import Sandbox, close_all, open_sandbox, probe
 
 
 @pytest.fixture(scope="session", params=["bwrap", "landlock"])

@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dare.sandbox import Ended, Job, Limits, Sandbox, launch, open_sandbox
-from dare.sandbox.inside.processes import STRETCH
-from dare.sandbox.local import LocalSandbox
+from dare_sandbox import Ended, Job, Limits, Sandbox, launch, open_sandbox
+from dare_sandbox.inside.processes import STRETCH
+from dare_sandbox.local import LocalSandbox
 
 LIMITS = Limits(wall_s=8.0, cpu_s=4.0, memory_mb=256, output_bytes=4 << 20)
 SHORT = replace(LIMITS, wall_s=1.0, cpu_s=1.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dare.sandbox import probe
+from dare_sandbox import probe
 
 PROGRAM = """
 import os, greeting
@@ -25,7 +25,7 @@ print(open("/tmp/mine").read())
 JUDGE = """
 import sys
 sys.path.append({site!r})
-from dare.sandbox import Job, open_sandbox
+from dare_sandbox import Job, open_sandbox
 result = open_sandbox({backend!r}).run(Job({program!r}))
 sys.stdout.write(result.stdout.decode())
 sys.stderr.write(result.stderr.decode())

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from dare.sandbox import Ended, Job, Limits, Sandbox, close_all, open_sandbox
-from dare.sandbox.inside import processes
+from dare_sandbox import Ended, Job, Limits, Sandbox, close_all, open_sandbox
+from dare_sandbox.inside import processes
 
 
 def _double(sandbox: Sandbox, number: int) -> bool:
@@ -153,7 +153,7 @@ def test_nothing_is_left_behind(backend: str) -> None:
 
 def test_nothing_is_left_when_the_judge_is_killed(backend: str) -> None:
     script = (
-        "import os, time\nfrom dare.sandbox import Job, open_sandbox\n"
+        "import os, time\nfrom dare_sandbox import Job, open_sandbox\n"
         f"sandbox = open_sandbox({backend!r})\n"
         'running = sandbox.start(Job(\'open("f", "w"); import time; time.sleep(60)\'))\n'
         "time.sleep(0.2); print(os.getpid(), flush=True); time.sleep(60)"

@@ -8,9 +8,9 @@ import shutil
 import pytest
 
 from dare.errors import InvalidInput
-from dare.sandbox import Job, close_all, launch, open_sandbox, opening, probe
-from dare.sandbox.local import LocalSandbox
-from dare.sandbox.opening import examine
+from dare_sandbox import Job, close_all, launch, open_sandbox, opening, probe
+from dare_sandbox.local import LocalSandbox
+from dare_sandbox.opening import examine
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 from programs import honest_failures, hostile_failures
 
 import dare
-from dare.sandbox import Ended, Job, Limits, Sandbox, probe
-from dare.sandbox.inside import kernel
-from dare.sandbox.inside.kernel import open_to_all
+from dare_sandbox import Ended, Job, Limits, Sandbox, probe
+from dare_sandbox.inside import kernel
+from dare_sandbox.inside.kernel import open_to_all
 
 _NOBODY = 65534
 

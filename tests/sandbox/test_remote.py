@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dare.errors import InvalidInput
-from dare.sandbox import Ended, Job, Limits, open_sandbox
-from dare.sandbox.remote import RemoteSandbox
+from dare_sandbox import Ended, Job, Limits, open_sandbox
+from dare_sandbox.remote import RemoteSandbox
 
 
 def _finished(stdout: str = "", stderr: str = "", code: int = 0, **more: object) -> dict[str, Any]:

@@ -14,9 +14,9 @@ import pytest
 
 import tiny
 from dare.rewards import math_reward
-from dare.rewards.math import MathVerifier
 from dare.runs.checkpoint import checkpoints
 from dare.training.unscored import TooManyUnscored, UnscoredWindow
+from dare_verify.math import MathVerifier
 
 
 def workers() -> list[int]:
@@ -26,7 +26,7 @@ def workers() -> list[int]:
         with contextlib.suppress(OSError):
             command = (folder / "cmdline").read_bytes()
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if b"dare.rewards.math.worker" in command and parent == os.getpid():
+            if b"dare_verify.math.worker" in command and parent == os.getpid():
                 found.append(int(folder.name))
     return found
 

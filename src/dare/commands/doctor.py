@@ -59,7 +59,7 @@ def examine() -> dict[str, Any]:
 
 def sandboxes() -> dict[str, Any]:
     """Which ways to run model-written code work here (`None`), or why not; and the one chosen."""
-    from dare.sandbox import probe
+    from dare_sandbox import probe
 
     reasons = probe()
     usable = [name for name in ("bwrap", "landlock") if reasons.get(name, "") is None]

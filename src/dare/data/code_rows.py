@@ -19,7 +19,7 @@ _IN_CLASS = re.compile(r"^class\s+Solution\b", re.MULTILINE)
 
 
 def as_tests(value: Any, raw: Mapping[str, Any], where: str) -> list[Test] | None:
-    """A row's tests as dicts of `dare.rewards.code.judge`; None where it has none.
+    """A row's tests as dicts of `dare_verify.code.judge`; None where it has none.
 
     Read are: such dicts, or the JSON text of a list of them; {"inputs", "outputs", "fn_name"} as
     in APPS and TACO; pairs of input and output beside a `starter_code`; assertions (MBPP); test

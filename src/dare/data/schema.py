@@ -23,7 +23,7 @@ from dare.data.row import (
     where_is,
 )
 from dare.errors import InvalidInput, suggest
-from dare.rewards.math.extract import boxed_answer, gold_answer, marked_answer
+from dare_verify.math.extract import boxed_answer, gold_answer, marked_answer
 
 FIELDS = ("id", "source", "prompt", "answer", "tests", "level", "solution", "extra")
 

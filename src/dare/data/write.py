@@ -15,7 +15,7 @@ from typing import IO, Any, Self, cast
 
 from dare.data.schema import FIELDS
 from dare.errors import InvalidInput
-from dare.rewards.math.extract import gold_answer
+from dare_verify.math.extract import gold_answer
 
 ENDINGS = (".parquet", ".jsonl", ".jsonl.gz")
 BESIDE = (".report.json", ".dropped.jsonl")

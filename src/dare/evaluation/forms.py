@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dare.errors import InvalidInput, suggest
 from dare.evaluation.benchmarks import Benchmark
 from dare.evaluation.problems import Problem
-from dare.rewards.math.extract import boxed_answer
+from dare_verify.math.extract import boxed_answer
 
 FORMS = {
     "native": "as the reward reads it: a box, #### or a fenced program",

@@ -189,7 +189,7 @@ def _reward(item: Benchmark) -> RewardFunction:
     """The reward of training; a benchmark of programs may give its judge more time."""
     if not item.judge:
         return reward_named(item.reward)
-    from dare.rewards.code import judge, make_code_reward
+    from dare_verify.code import judge, make_code_reward
 
     both = [*signature(make_code_reward).parameters.values(), *signature(judge).parameters.values()]
     known = [one.name for one in both if one.kind is not one.VAR_KEYWORD]
@@ -202,7 +202,7 @@ def check_scorer(item: Benchmark) -> None:
     """Raise now what would stop the scoring after everything has been generated."""
     _reward(item)
     if item.is_code:
-        from dare.sandbox import open_sandbox
+        from dare_sandbox import open_sandbox
 
         open_sandbox("auto")
 

@@ -8,9 +8,9 @@ from importlib import import_module
 from typing import Any
 
 from dare.errors import InvalidInput
-from dare.rewards.math import check_golds, default
-from dare.rewards.math.extract import boxed_answer, marked_answer
-from dare.rewards.math.verifier import golds_of, reward
+from dare_verify.math import check_golds, default
+from dare_verify.math.extract import boxed_answer, marked_answer
+from dare_verify.math.verifier import golds_of, reward
 
 _OPEN = r"\boxed{"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
@@ -20,6 +20,7 @@ def last_boxed(text: str) -> str | None:
     r"""What stands in the last `\boxed{...}`; None where it is empty or never closed.
 
     An earlier box does not count: a response that was cut off inside its last one has no answer.
+    All braces count, unlike those of `dare_verify.math.extract.boxed_answer`.
     """
     start = text.rfind(_OPEN)
     if start < 0:

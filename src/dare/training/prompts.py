@@ -15,9 +15,9 @@ from dare.curriculum.rollouts import Conditioning
 from dare.data.row import encodable, text_of
 from dare.errors import InvalidInput, require
 from dare.policy.batching import IntArray
-from dare.rewards.math.extract import boxed_answer, marked_answer
 from dare.templates import Message, load_template, template_of
 from dare.templates.encode import encode
+from dare_verify.math.extract import boxed_answer, marked_answer
 
 _LOG = logging.getLogger(__name__)
 _SHORT, _WORDS = 80, 12  # characters and words of a gold answer, at most

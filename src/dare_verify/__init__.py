@@ -1,0 +1,1 @@
+"""Is it right? Mathematical answers (`math`), programs (`code`), and killable workers (`pool`)."""

@@ -1,0 +1,83 @@
+"""No hostile program passes, gets out or stays behind; no honest one is turned away."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dare_sandbox.opening import probe
+
+RUNNER = Path(__file__).with_name("run_corpus.py")
+NOBODY = 65534
+SANDBOXES = ("bwrap", "landlock")
+
+
+def as_ordinary_user(command: list[str]) -> list[str]:
+    """The command as a user without rights, who can still reach the interpreter."""
+    drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    drop += ["--inh-caps=-all", "env", "HOME=/tmp"]
+    prefix = Path(sys.base_prefix).resolve()
+    closed = [folder for folder in prefix.parents if not folder.stat().st_mode & 0o001]
+    if not closed:
+        return [*drop, *command]
+    # In a mount namespace of its own, a folder takes the place of the one that is closed.
+    script = (
+        'mount -t tmpfs tmpfs /mnt && mkdir /mnt/keep && mount --bind "$1" /mnt/keep && '
+        'mount -t tmpfs -o mode=755 tmpfs "$2" && mkdir -p "$1" && '
+        'mount --bind /mnt/keep "$1" && cd "$3" && shift 3 && exec "$@"'
+    )
+    words = ["unshare", "--mount", "sh", "-ec", script, "sh", str(prefix), str(closed[-1])]
+    return [*words, str(RUNNER.parent), *drop, *command]
+
+
+Started = dict[str, subprocess.Popen[str] | str]
+
+
+def start(sandbox: str, ordinary: bool) -> subprocess.Popen[str] | str:
+    """Run the corpus in a process of its own; or why not."""
+    fault = probe()[sandbox]
+    if fault is not None:
+        return f"{sandbox}: {fault}"
+    command = [sys.executable, str(RUNNER), sandbox]
+    if ordinary:
+        if os.getuid() != 0 or not shutil.which("setpriv") or not shutil.which("unshare"):
+            return "needs root, setpriv and unshare to become another user"
+        command = as_ordinary_user(command)
+        ready = subprocess.run([*command[:-2], "-c", "import dare"], capture_output=True)
+        if ready.returncode:
+            return f"another user cannot run Python here: {ready.stderr.decode()[-200:]}"
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["this-user", "ordinary-user"])
+def started(request: pytest.FixtureRequest) -> Iterator[tuple[bool, Started]]:
+    """All back-ends at once: most of the corpus waits for a limit."""
+    runs = {sandbox: start(sandbox, request.param) for sandbox in SANDBOXES}
+    yield request.param, runs
+    for run in runs.values():
+        if not isinstance(run, str):
+            run.kill()
+            run.communicate()
+
+
+@pytest.mark.parametrize("sandbox", SANDBOXES)
+def test_corpus(sandbox: str, started: tuple[bool, Started]) -> None:
+    ordinary, runs = started
+    run = runs[sandbox]
+    if isinstance(run, str):
+        pytest.skip(run)
+    output, errors = run.communicate(timeout=1500)
+    assert run.returncode == 0, errors[-2000:]
+    found = json.loads(output.splitlines()[-1])
+    assert found["problems"] == []
+    assert found["hostile"] >= 60
+    assert found["honest"] >= 25
+    assert (found["user"] == NOBODY) is ordinary or not ordinary

@@ -1,0 +1,225 @@
+"""The pool: from threads, coroutines, forked and spawned processes; killed, and left behind."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dare_verify.math import WorkerPool, verify
+
+PAIR = {"gold": r"2\sqrt{2}", "answer": r"\sqrt{8}"}
+WRONG = {"gold": r"2\sqrt{2}", "answer": r"\sqrt{7}"}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool("dare_verify.math.worker", workers=2, limit_s=1.0) as started:
+        yield started
+
+
+def statuses(pool: WorkerPool, *items: dict[str, str]) -> list[str]:
+    return [reply.status for reply in pool.run(items)]
+
+
+def running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def gone(pids: list[int], within_s: float = 5.0) -> bool:
+    end = time.monotonic() + within_s
+    while any(map(running, pids)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not any(map(running, pids))
+
+
+def test_each_failure_has_its_name(pool: WorkerPool) -> None:
+    faults = ["hang", "crash", "memory", "spin"]
+    items = [PAIR, *({**PAIR, "fault": fault} for fault in faults), WRONG]
+    assert statuses(pool, *items) == ["ok", "timeout", "crashed", "memory", "timeout", "ok"]
+    assert statuses(pool, {"answer": "1"}) == ["error"]  # no gold in the request
+    assert [reply.value for reply in pool.run([PAIR, WRONG])] == [True, False]
+
+
+BUSY = """
+import time
+from dare_verify.pool_server import serve
+
+
+def handle(request):
+    end = time.process_time() + request.get("spin", 0.0)
+    while time.process_time() < end:
+        pass
+    time.sleep(request.get("sleep", 0.0))
+    return True
+
+
+if __name__ == "__main__":
+    serve(lambda: handle)
+"""
+
+
+def test_a_busy_machine_gives_the_verdicts_of_an_idle_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_busy_core: None
+) -> None:
+    """On a core with eight others an item takes nine times as long, and has its limit all the same:
+    0.6 s of work or of sleep are within 1 s, 3 s of either are not."""
+    (tmp_path / "busy_worker.py").write_text(BUSY)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    items = [{"spin": 0.6}, {"sleep": 0.6}, {"spin": 3.0}, {"sleep": 3.0}]
+    with WorkerPool("busy_worker", workers=4, limit_s=1.0) as busy:
+        assert statuses(busy, *items) == ["ok", "ok", "timeout", "timeout"]
+        # Where many are late, each has a quarter.
+        many = [{"spin": 0.1}, *[{"spin": 0.7}] * 8]
+        found = statuses(busy, *many)
+        assert found[0] == "ok"
+        assert found.count("timeout") >= 4
+
+
+def test_workers_are_recycled() -> None:
+    with WorkerPool("dare_verify.math.worker", workers=1, recycle=5) as small:
+        assert statuses(small, *[PAIR] * 20) == ["ok"] * 20
+        assert small.counts["forked"] == 4
+
+
+@pytest.mark.parametrize("victims", ["workers", "server", "all"])
+def test_a_killed_pool_recovers(pool: WorkerPool, victims: str) -> None:
+    pool.run([PAIR, PAIR])
+    killed: list[int] = []
+
+    def kill() -> None:
+        time.sleep(0.1)
+        pids = pool.pids()
+        killed.extend({"workers": pids[1:], "server": pids[:1], "all": pids}[victims])
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    replies = pool.run([PAIR, WRONG] * 200)
+    killer.join()
+    assert killed
+    assert [reply.value for reply in replies] == [True, False] * 200
+
+
+def test_many_threads_share_it(pool: WorkerPool) -> None:
+    with ThreadPoolExecutor(12) as threads:
+        found = list(threads.map(lambda _: [r.value for r in pool.run([PAIR, WRONG])], range(24)))
+    assert found == [[True, False]] * 24
+    assert len(pool.pids()) <= 1 + pool.workers + pool.spare
+
+
+def test_coroutines_wait_for_it() -> None:
+    async def ask(answer: str) -> bool | None:
+        return await asyncio.to_thread(verify, rf"\boxed{{{answer}}}", r"2\sqrt{2}")
+
+    async def main() -> list[bool | None]:
+        return await asyncio.gather(*(ask(answer) for answer in (r"\sqrt{8}", r"\sqrt{7}") * 4))
+
+    assert asyncio.run(main()) == [True, False] * 4
+
+
+def ask_in_child(queue: "multiprocessing.SimpleQueue[bool | None]") -> None:
+    queue.put(verify(r"\boxed{\sqrt{8}}", r"2\sqrt{2}"))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_child_processes_have_their_own(method: str) -> None:
+    assert verify(r"\boxed{\sqrt{8}}", r"2\sqrt{2}") is True  # the parent's pool is up
+    context = multiprocessing.get_context(method)
+    queue = context.SimpleQueue()
+    child = context.Process(target=ask_in_child, args=(queue,))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert queue.get() is True
+    queue.close()
+    assert verify(r"\boxed{\sqrt{8}}", r"2\sqrt{2}") is True  # and still is
+
+
+SCRIPT = textwrap.dedent(
+    r"""
+    import os, sys
+    from dare_verify.math import default, verify
+    print(verify(r"\boxed{\sqrt{8}}", r"2\sqrt{2}"), *default.pool.pids(), flush=True)
+    if sys.argv[1] == "die":
+        os.kill(os.getpid(), 9)
+    """
+)
+
+
+@pytest.mark.parametrize("end", ["exit", "die"])
+def test_nothing_outlives_a_plain_script(tmp_path: Path, end: str) -> None:
+    """No `if __name__ == "__main__"`, and a hostile file next to the script."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    (tmp_path / "sympy.py").write_text("raise SystemExit('the wrong sympy')")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script), end],
+        cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.returncode == (0 if end == "exit" else -signal.SIGKILL)
+    verdict, *pids = done.stdout.split()
+    assert verdict == "True"
+    assert len(pids) == 2
+    assert gone([int(pid) for pid in pids])
+
+
+@pytest.mark.parametrize("closed", [(0,), (0, 1, 2)])
+def test_closed_standard_files(tmp_path: Path, closed: tuple[int, ...]) -> None:
+    """The sockets then have the numbers of the standard files."""
+    code = (
+        f"import os\nfor fd in {closed}: os.close(fd)\n"
+        "from dare_verify.math import verify\n"
+        "found = verify(r'\\boxed{\\sqrt{8}}', r'2\\sqrt{2}')\n"
+        f"open({str(tmp_path / 'found')!r}, 'w').write(str(found))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], timeout=600, check=False)
+    assert (tmp_path / "found").read_text() == "True"
+
+
+def test_a_parent_killed_while_it_starts_leaves_nothing() -> None:
+    code = (
+        "import threading, time, os\nfrom dare_verify.math import default\n"
+        "import subprocess\nkept = subprocess.Popen.__init__\n"
+        "def start(self, *a, **k):\n    kept(self, *a, **k)\n"
+        "    print(self.pid, flush=True)\n    os.kill(os.getpid(), 9)\n"
+        "subprocess.Popen.__init__ = start\n"
+        "default.pool.run([{'gold': '1', 'answer': '1'}])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert gone([int(done.stdout)], within_s=1.0)
+
+
+def test_closing_ends_everything() -> None:
+    pool = WorkerPool("dare_verify.math.worker", workers=2)
+    pool.run([PAIR, PAIR])
+    pids = pool.pids()
+    before = len(os.listdir("/proc/self/fd"))
+    pool.close()
+    assert gone(pids)
+    assert len(os.listdir("/proc/self/fd")) < before
+    assert statuses(pool, PAIR) == ["ok"]
+    pool.close()
+
+
+def test_what_cannot_start_is_down_not_wrong() -> None:
+    with WorkerPool("dare.rewards.no_such_module") as broken:
+        assert statuses(broken, PAIR, PAIR) == ["down", "down"]
