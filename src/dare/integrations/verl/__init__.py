@@ -19,8 +19,9 @@ def register() -> None:
     """Make the trainer `dare` and the agent loop `dare_agent` known to verl."""
     try:
         version = import_module("verl").__version__
-        fix = "the plug-in is written for 0.9: pip install 'verl>=0.9,<0.10'"
-        require(version.startswith("0.9."), "verl", version, fix)
+        fix = "the plug-in needs 0.9.1 or a later 0.9: pip install 'verl>=0.9.1,<0.10'"
+        fits = version.startswith("0.9.") and not version.startswith("0.9.0")
+        require(fits, "verl", version, fix)
         for part in ("agent_loop", "trainer"):
             import_module(f"{__name__}.{part}")
     except Exception as error:

@@ -26,5 +26,7 @@ class RowClips:
 
 def row_clipped_loss(model_output: Any, data: Any, dp_group: Any = None, *, config: Any) -> Any:
     """Loss and metrics of a micro-batch, as verl's engines want them."""
-    bounds = RowClips(config, data[CLIP_LOW], data[CLIP_HIGH])
+    # The queue hands columns of one entry a row back as ragged ones.
+    clips = data.select(CLIP_LOW, CLIP_HIGH).to_padded_tensor()
+    bounds = RowClips(config, clips[CLIP_LOW], clips[CLIP_HIGH])
     return ppo_loss(bounds, model_output, data, dp_group)

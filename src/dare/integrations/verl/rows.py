@@ -101,22 +101,24 @@ def told(keys: Sequence[str], data: Any, success: str | None) -> Told:
 
 
 def trained(
-    batch: TrainBatch, places: Sequence[int], lengths: Sequence[int], mode: str
+    batch: TrainBatch, places: Sequence[int], masks: Sequence[torch.Tensor], mode: str
 ) -> dict[str, torch.Tensor]:
-    """Advantage of every token, and each row's clips; rows that are not told of are padding.
+    """Advantage of every token that counts, and each row's clips; rows not in `places` are padding.
 
     verl's mean counts rows, or tokens; times the curriculum's weight and the number of rows it is
     one over groups, whatever their sizes and however mini-batches cut them. verl divides by
     padding too where it counts rows (`seq-mean-...`), and not where it counts tokens.
     """
-    counted = len(lengths) if mode.startswith("seq-mean") else len(places)
-    advantage = np.zeros(len(lengths), np.float32)
-    low, high = np.full((2, len(lengths)), 0.2, np.float32)  # of padding, which has no token
+    counted = len(masks) if mode.startswith("seq-mean") else len(places)
+    advantage = np.zeros(len(masks), np.float32)
+    low, high = np.full((2, len(masks)), 0.2, np.float32)  # of padding, which has no token
     advantage[places] = batch.advantage_R * batch.weight_R * counted
     low[places], high[places] = batch.clip_low_R, batch.clip_high_R
-    tokens = [torch.full((n,), float(a)) for n, a in zip(lengths, advantage, strict=True)]
+    tokens = [mask * float(a) for mask, a in zip(masks, advantage, strict=True)]
+    advantages = torch.nested.as_nested_tensor(tokens, layout=torch.jagged)
     return {
-        "advantages": torch.nested.as_nested_tensor(tokens, layout=torch.jagged),
+        "advantages": advantages,
+        "returns": advantages,
         CLIP_LOW: torch.from_numpy(low)[:, None],
         CLIP_HIGH: torch.from_numpy(high)[:, None],
     }

@@ -91,8 +91,7 @@ class DareVerlTrainer(PPOTrainerSync):
         place = {"keys": batch.keys, "partition_id": batch.partition_id}
         mask = tq.kv_batch_get(**place, select_fields=["response_mask"])["response_mask"]
         mode = self.config.actor_rollout_ref.actor.loss_agg_mode
-        fields = trained(found, places, [len(row) for row in mask.unbind()], mode)
-        fields["advantages"] = fields["returns"] = fields["advantages"] * mask
+        fields = trained(found, places, mask.unbind(), mode)
         return tq.kv_batch_put(**place, fields=TensorDict(fields, batch_size=len(batch.keys)))
 
     def _tell(self, batch: Any) -> tuple[list[int], TrainBatch | None]:
