@@ -35,6 +35,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}a:{% endif %}"
 )
 TOKENS = 24
+_REWARDS: list[Any] = []
 
 
 def save_model(folder: Path) -> Path:
@@ -164,7 +165,9 @@ class Cpu(DareVerlTrainer):
         self._init_dump_executor()
         self.actor_rollout_wg = Workers(self.config)
         self.ref_in_actor, self.distillation_config = False, None
-        self.reward_loop_manager = RewardLoopManager(config=self.config, rm_resource_pool=None)
+        if not _REWARDS:  # its workers have fixed names
+            _REWARDS.append(RewardLoopManager(config=self.config, rm_resource_pool=None))
+        self.reward_loop_manager = _REWARDS[0]
         nothing = {"update_weights": lambda *_: None, "sleep_replicas": lambda: None}
         self.checkpoint_manager = SimpleNamespace(**nothing)
         self.resource_pool_manager = SimpleNamespace(get_n_gpus=lambda: 1)

@@ -22,6 +22,8 @@ class _Device(ModuleType):
             return lambda *_: "CPU"
         if name == "mem_get_info":
             return lambda *_: (1, 1)
+        if name in ("get_rng_state", "set_rng_state"):
+            return getattr(torch, name)
         if "memory_" in name and "reset" not in name:
             return lambda *_: 0
         if name in ("empty_cache", "reset_peak_memory_stats", "ipc_collect"):

@@ -165,25 +165,23 @@ def test_a_checkpoint_goes_on_with_the_same_plan(trainer, build, work):
         resumed._load_checkpoint()
 
 
-def test_probes_come_before_the_step_and_what_is_lost_is_padded(build):
+def test_what_is_lost_is_padded_and_counts_nothing(build):
     """48 rollouts a step, of which one never comes, in mini-batches of 32: verl pads to 64."""
-    changes = ("data.train_batch_size=6", "trainer.v1.dare.preset=current-fr")
-    rest = ("trainer.v1.dare.curriculum.tiers=false", "trainer.v1.dare.success=acc")
-    made: Cpu = build("probed", 1, *changes, *rest)
+    made: Cpu = build("lost", 1, "data.train_batch_size=6", "trainer.v1.dare.success=acc", *LEARNT)
     made.run(lost="coin ")
-    probes, step = made.steps[:-1], made.steps[-1]
-    assert probes
-    assert all(one.batch is None for one in probes)
-    assert sum(len(one.asked) * 8 - len(one.places) for one in made.steps) == 1
-    assert len(step.keys) % 32 == 0
-    padding = sorted(set(range(len(step.keys))) - set(step.places))
-    assert padding
+    [step] = made.steps
+    assert (len(step.places), len(step.keys)) == (47, 64)
+    assert sorted(groups(step).values()) == [7, 8, 8, 8, 8, 8]
     at_loss: dict[str, Any] = {}
     for data, _ in made.actor_rollout_wg.passes:
         at_loss |= rows_of(data)
-    assert set(at_loss) == set(step.keys)
+    padding = set(range(64)) - set(step.places)
     assert all(at_loss[step.keys[place]][2] == 0 for place in padding)
-    batch = step.batch
-    wanted = batch.advantage_R * batch.weight_R * len(step.keys)
+    wanted = step.batch.advantage_R * step.batch.weight_R * 64
     found = [at_loss[step.keys[place]][2] for place in step.places]
-    np.testing.assert_allclose(found, wanted[: len(found)], rtol=1e-5)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    first = made.actor_rollout_wg.passes[:4]
+    keys = [key for data, _ in first for key in rows_of(data)]
+    weighted = dict(zip([step.keys[place] for place in step.places], wanted / 64, strict=True))
+    share = -2 * sum(weighted.get(key, 0.0) for key in keys)
+    assert sum(float(loss) for _, loss in first) == pytest.approx(share, abs=1e-5)

@@ -48,8 +48,7 @@ def records(dataset: Any) -> Iterator[dict[str, Any]]:
 def columns(asked: Sequence[Asked], messages: Sequence[Sequence[Message]], tests: Any) -> Any:
     """What verl's batch of prompts has beside the data set's columns; `tests`: who has some.
 
-    A `uid` begins with the curriculum's id. verl splits its keys at `_`, and may meet a prompt
-    twice in a step: for a probe, and to train on.
+    A `uid` begins with the curriculum's id; verl splits its keys at `_`.
     """
     plans = [
         {

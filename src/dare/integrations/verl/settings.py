@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 
 from dare.config import CurriculumConfig
 from dare.config.nested import merge, nest
-from dare.curriculum.estimators.build import wanted_scores
+from dare.curriculum.estimators.base import Estimator
+from dare.curriculum.estimators.build import estimator_class, wanted_scores
 from dare.errors import InvalidInput, require, suggest
 
 SECTION = "trainer.v1.dare"
@@ -68,6 +69,9 @@ def settings_of(config: Any) -> Settings:
         "not compute; choose the estimator dare or posterior, and fresh_share: 1"
     )
     require(wanted_scores(built) == "none", f"{SECTION}.preset", preset, fix)
+    fix = "rolls prompts out before it chooses, which verl's step has no room for; choose dare"
+    probes = estimator_class(built).probe is not Estimator.probe
+    require(not probes, f"{SECTION}.preset", preset, fix)
     return Settings(built, given.get("success"))
 
 

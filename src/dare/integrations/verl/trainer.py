@@ -49,6 +49,8 @@ class DareVerlTrainer(PPOTrainerSync):
 
     def _next_train_batch(self, num_prompts: int | None = None) -> Any:
         """The prompts of the plan, whatever number verl would take."""
+        plan = self.loop.curriculum.plan()
+        require(plan.train, "plan", plan.kind, "probes are not rolled out by verl; see cold_start")
         asked, table = self.loop.ask(), self.loop.curriculum.prompts
         rows = [self.train_dataset[one.row] for one in asked]
         tests = [table.judged_by_tests(row) for row in table.rows(one.id for one in asked)]
@@ -56,24 +58,6 @@ class DareVerlTrainer(PPOTrainerSync):
         batch = tu.get_tensordict({**collate_fn(rows), **added})
         tu.assign_non_tensor_data(batch, "global_steps", self.global_steps)
         return batch
-
-    def prepare_step(self) -> dict[str, Any]:
-        """Send the plan to the engine; plans that serve the estimate alone come first."""
-        super().prepare_step()
-        while not self.loop.curriculum.plan().train:
-            handles = self.reward_loop_manager.reward_loop_worker_handles
-            fix = "this preset probes, and probes are scored as they come: give it its own pool"
-            field = "reward.reward_model.enable_resource_pool"
-            require(handles is not None, field, False, fix)
-            batch, _ = self.replay_buffer.sample(
-                global_steps=self.global_steps,
-                partition_id="train",
-                batch_size=len(self.loop.ask()),
-            )
-            self._tell(batch)
-            tq.kv_clear(keys=batch.keys, partition_id=batch.partition_id)
-            super().prepare_step()
-        return {}
 
     def _step_once(self, metrics: dict[str, Any], timing_raw: Any, sample_batch_size: int) -> Any:
         """verl's step over as many prompts as the plan has, then the estimates follow."""
@@ -87,14 +71,13 @@ class DareVerlTrainer(PPOTrainerSync):
         """verl's own pass first, for its corrections; then the curriculum's advantages."""
         batch = super()._compute_advantage(batch, metrics)
         places, found = self._tell(batch)
-        assert found is not None  # a probe does not come here
         place = {"keys": batch.keys, "partition_id": batch.partition_id}
         mask = tq.kv_batch_get(**place, select_fields=["response_mask"])["response_mask"]
         mode = self.config.actor_rollout_ref.actor.loss_agg_mode
         fields = trained(found, places, mask.unbind(), mode)
         return tq.kv_batch_put(**place, fields=TensorDict(fields, batch_size=len(batch.keys)))
 
-    def _tell(self, batch: Any) -> tuple[list[int], TrainBatch | None]:
+    def _tell(self, batch: Any) -> tuple[list[int], TrainBatch]:
         """The rows that are rollouts, not padding, and what is to be learnt from them."""
         places = [i for i, tag in enumerate(batch.tags) if not tag.get("is_padding", False)]
         keys = [batch.keys[place] for place in places]
@@ -102,7 +85,9 @@ class DareVerlTrainer(PPOTrainerSync):
         data = tq.kv_batch_get(keys=keys, partition_id=batch.partition_id, select_fields=fields)
         found = told(keys, data, self.settings.success)
         more = {"conditioning": found.conditioning, "success": found.success}
-        return places, self.loop.tell(found.ids, found.rewards, found.tokens, **more)
+        batch = self.loop.tell(found.ids, found.rewards, found.tokens, **more)
+        assert batch is not None  # of a probe, which was refused
+        return places, batch
 
     def _save_checkpoint(self) -> None:
         """The curriculum's state first: verl names a checkpoint as the latest at its very end."""
