@@ -18,7 +18,7 @@ ifneq ($(shell $(RUN) -c 'print("works")' 2>/dev/null),works)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-vllm test-deepspeed lint types format docs clean python system
+.PHONY: help quickstart test test-vllm test-deepspeed test-verl lint types format docs clean python system
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,23 @@ test-deepspeed:  ## ZeRO-2 and ZeRO-3 on two processes, in .venv-deepspeed
 	@PATH="$(CURDIR)/.venv-deepspeed/bin:$$PATH" .venv-deepspeed/bin/python -m pytest \
 		tests/training/test_sharded.py -k zero
 
+# verl wants an older transformers. Of its extra verl-core, this leaves out what pictures need.
+VERL_VENV ?= .venv-verl
+VERL_STAMP := $(VERL_VENV)/.installed-$(VERSION)
+
+test-verl: $(VERL_STAMP)  ## tests of the plug-in for verl, on a CPU, up to the rollout engine
+	@$(VERL_VENV)/bin/python -m pytest tests/verl_engine
+
+$(VERL_STAMP): pyproject.toml constraints-verl.txt | python
+	@rm -rf -- $(VERL_VENV)
+	@$(PYTHON) -m venv $(VERL_VENV)
+	@echo "Installing into $(VERL_VENV) (this takes several minutes) ..."
+	@$(VERL_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --retries 1 \
+		-c constraints-verl.txt --extra-index-url $(TORCH_INDEX) 'torch==2.13.0+cpu'
+	@$(VERL_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-verl.txt \
+		-e . verl TransferQueue cachetools fastapi msgspec pyzmq uvicorn hypothesis pytest pytest-timeout
+	@touch $@
+
 quickstart: $(STAMP)  ## train GRPO and DARE on the built-in policy, write runs/quickstart/report.html
 	@$(VENV)/bin/dare quickstart
 
@@ -77,7 +94,7 @@ docs: $(DOCS_STAMP)  ## the pages with a reference of the code, links checked: s
 clean:  ## remove the environment, caches and build outputs
 	@test ! -e $(VENV) -o -f $(VENV)/pyvenv.cfg || \
 		{ echo "error: $(VENV) is not a virtual environment; not removing it"; exit 1; }
-	@rm -rf -- $(VENV) $(DOCS_VENV) $(VLLM_VENV) .venv-deepspeed site build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf -- $(VENV) $(DOCS_VENV) $(VLLM_VENV) $(VERL_VENV) .venv-deepspeed site build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf -- {} + 2>/dev/null || true
 
 # Another installation may hold a lock of the package manager (`update` has one that apt-get itself

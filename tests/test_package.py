@@ -167,8 +167,11 @@ def test_the_line_for_a_missing_library_knows_all_that_the_extras_bring():
 def test_every_library_that_the_package_imports_is_the_cores_or_of_an_extra():
     known = {*sys.stdlib_module_names, *CORE, *errors._EXTRAS["report"]}
     known |= {*errors._EXTRAS["train"], "triton"}  # torch for GPUs brings triton
-    found = {name.partition(".")[0] for path in modules(SOURCE) for name in imported(path)}
-    assert found - known == set()
+    plug_in = PACKAGE / "integrations" / "verl"  # which verl loads, and nobody else
+    for path in modules(SOURCE):
+        verls = {"omegaconf", "tensordict", "transfer_queue", "verl"}
+        more = verls if path.parent == plug_in else set()
+        assert {name.partition(".")[0] for name in imported(path)} - known - more == set(), path
 
 
 @pytest.mark.parametrize("path", modules(PACKAGE / "curriculum"), ids=file_name)
@@ -331,6 +334,17 @@ def test_constraints_pin_every_dependency(file):
     pins = [line for line in lines if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins), "exact, without local tags"
     assert names <= {pin.split("==")[0].lower().replace("_", "-") for pin in pins}
+
+
+def test_what_verl_runs_on_is_pinned():
+    """Its environment has the core, verl, and what verl imports without requiring it."""
+    text = (ROOT / "Makefile").read_text("utf-8").replace("\\\n", " ")
+    [installed] = re.findall(r"-c constraints-verl\.txt\s+-e \. (.*)", text)
+    lines = (ROOT / "constraints-verl.txt").read_text("utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins), "exact, without local tags"
+    wanted = names_of([*PROJECT["dependencies"], *installed.split(), "torch", "transformers"])
+    assert wanted <= {pin.split("==")[0].lower() for pin in pins}
 
 
 def test_presets_and_type_marker_are_shipped():

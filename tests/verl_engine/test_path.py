@@ -100,6 +100,13 @@ def test_rewards_become_the_estimates(trainer):
     assert estimate[seen & (chance == 0.0)].min() > 0.7
 
 
+def test_the_curriculum_reads_responses_for_its_hints(trainer):
+    words = trainer.loop.curriculum.services.decode
+    step = trainer.steps[0]
+    assert set(words(step.batch.rollouts.response(0))) <= {"0", "1", "."}
+    assert words(step.batch.rollouts.response(0))[0] in "01"
+
+
 def rows_of(passed: Any) -> dict[str, tuple[float, float, float]]:
     """Of a micro-batch at the loss: clips and advantage by key."""
     names = [getattr(name, "data", name) for name in list(passed["uid"])]
@@ -166,8 +173,15 @@ def test_a_checkpoint_goes_on_with_the_same_plan(trainer, build, work):
 
 
 def test_what_is_lost_is_padded_and_counts_nothing(build):
-    """48 rollouts a step, of which one never comes, in mini-batches of 32: verl pads to 64."""
-    made: Cpu = build("lost", 1, "data.train_batch_size=6", "trainer.v1.dare.success=acc", *LEARNT)
+    """48 rollouts a step, of which one never comes, in mini-batches of 32: verl pads to 64. Their
+    micro-batches are of as many rows as fit."""
+    ragged = (
+        "actor_rollout_ref.actor.use_dynamic_bsz=true",
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=600",
+        "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=600",
+    )
+    changes = ("data.train_batch_size=6", "trainer.v1.dare.success=acc", *ragged)
+    made: Cpu = build("lost", 1, *changes, *LEARNT)
     made.run(lost="coin ")
     [step] = made.steps
     assert (len(step.places), len(step.keys)) == (47, 64)
@@ -180,8 +194,11 @@ def test_what_is_lost_is_padded_and_counts_nothing(build):
     wanted = step.batch.advantage_R * step.batch.weight_R * 64
     found = [at_loss[step.keys[place]][2] for place in step.places]
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
-    first = made.actor_rollout_wg.passes[:4]
-    keys = [key for data, _ in first for key in rows_of(data)]
+    keys, loss, passes = [], 0.0, iter(made.actor_rollout_wg.passes)
+    while len(keys) < 32:
+        data, part = next(passes)
+        keys += rows_of(data)
+        loss += float(part)
     weighted = dict(zip([step.keys[place] for place in step.places], wanted / 64, strict=True))
-    share = -2 * sum(weighted.get(key, 0.0) for key in keys)
-    assert sum(float(loss) for _, loss in first) == pytest.approx(share, abs=1e-5)
+    assert len(keys) == 32
+    assert loss == pytest.approx(-2 * sum(weighted.get(key, 0.0) for key in keys), abs=1e-5)
