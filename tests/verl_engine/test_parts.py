@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.utils.losses import ppo_loss
 
-from dare import InvalidInput
+from dare import CurriculumConfig, InvalidInput
 from dare.curriculum import Conditioning
 from dare.integrations.loop import Asked
 from dare.integrations.verl.loss import row_clipped_loss
@@ -36,7 +36,8 @@ def test_what_verl_has_a_name_for_is_taken_from_there(tmp_path):
     found = settings_of(config(tmp_path, "+trainer.v1.dare.curriculum.hard.clip_high=0.4"))
     made = found.curriculum
     assert (made.rollout_budget, made.medium.group_size, made.max_tokens) == (64, 8, 24)
-    assert (made.tiers, made.hard.clip_high, made.advantage.thin_below) == (True, 0.4, 0.6)
+    assert (made.tiers, made.hard.clip_high) == (True, 0.4)
+    assert made.advantage == CurriculumConfig.preset("dare").advantage
     assert found.success is None
 
 
