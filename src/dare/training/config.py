@@ -31,6 +31,7 @@ from dare.training.from_trl import knows_trl
 
 _LOG = logging.getLogger(__name__)
 _STEPS = 200  # of a run that is not told how long it is
+_OF_THE_PAPER = {"temperature": 0.6, "top_p": 0.95}  # what its presets sample with, unless told
 # Of liger's kernels those inside the layers: the head's log-probs are chunked here already.
 _LIGER = {"rope": True, "rms_norm": True, "swiglu": True, "cross_entropy": False}
 _LIGER |= {"fused_linear_cross_entropy": False}
@@ -280,8 +281,16 @@ class DareConfig(TrainingArguments):
         default=None,
         metadata={"help": "Advantages are divided by the std of the `group`, the `batch`, `none`."},
     )
-    temperature: float = field(default=0.6, metadata={"help": "Sampling temperature."})
-    top_p: float = field(default=0.95, metadata={"help": "Nucleus: 1.0 keeps every token."})
+    temperature: float = field(
+        default=1.0,
+        metadata={"help": "Sampling temperature; 0.6 by default with the presets of the paper."},
+    )
+    top_p: float = field(
+        default=1.0,
+        metadata={
+            "help": "Nucleus: 1.0 keeps every token; 0.95 by default with the presets of the paper."
+        },
+    )
     top_k: int = field(default=0, metadata={"help": "Most likely tokens kept; 0 keeps all."})
     beta: float = field(
         default=0.0, metadata={"help": "Weight of the KL to the reference policy; 0 loads none."}
@@ -342,6 +351,8 @@ class DareConfig(TrainingArguments):
         self.scale_rewards = words.get(str(self.scale_rewards).lower(), self.scale_rewards)
         self.debug = "" if self.debug is None else self.debug  # as transformers' parser has it
         given = self._typed()
+        if self.preset in ("paper", "paper-release"):
+            vars(self).update({name: _OF_THE_PAPER[name] for name in _OF_THE_PAPER.keys() - given})
         on_gpu = torch.cuda.is_available() and not self.use_cpu
         if self.bf16 is None:
             self.bf16 = not self.fp16 and on_gpu and torch.cuda.is_bf16_supported(False)

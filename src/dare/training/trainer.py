@@ -9,7 +9,7 @@ import platform
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -49,6 +49,7 @@ from dare.policy.sharded import parted_state, whole_state
 from dare.rewards.calling import Rewards
 from dare.rewards.model import reward_functions
 from dare.runs import checkpoint
+from dare.runs.files import read_yaml
 from dare.runs.folder import RunFolder, remove_empty, sole, usable
 from dare.state import load_state, save_state
 from dare.templates.encode import OPTIONS
@@ -78,6 +79,7 @@ _OPTIMISER = (
     *("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"),
     *("optim", "optim_args"),
 )
+_PRINTERS = (PrinterCallback, ProgressCallback)  # of transformers; a script's run has one of them
 _TOKENS = ("generated", "scored", "trained")
 
 
@@ -249,8 +251,8 @@ class DareTrainer(Trainer):
 
     def quiet(self) -> None:
         """Drop the callbacks of transformers that print; a progress bar of your own stays."""
-        self.remove_callback(PrinterCallback)
-        self.remove_callback(ProgressCallback)
+        for printer in _PRINTERS:
+            self.remove_callback(printer)
 
     @property
     def generated_tokens(self) -> int:
@@ -317,6 +319,9 @@ class DareTrainer(Trainer):
         self.stopped_by = 0 if done else self._stop.agreed
         if self._unscored.exceeded:
             raise self._unscored.error(str(run))
+        told = any(isinstance(one, _PRINTERS) for one in self.callback_handler.callbacks)
+        if told and done and self.is_world_process_zero():
+            print(f"done; dare report {run} shows the run")
         return result
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -739,6 +744,17 @@ class DareTrainer(Trainer):
         elif self._generates_to_estimate:  # the first draw is an informed one too
             self._generated += self.curriculum.refresh(None, 0)
 
+    def _tell_of_other_sampling(self) -> None:
+        """A line for what a resumed run does not sample as before; a default may have changed."""
+        then: Any = {}
+        with suppress(InvalidInput):  # it is written anew
+            then = read_yaml(self.folder.path / "config.yaml").get("training") or {}
+        for name in ("temperature", "top_p", "top_k"):
+            was, now = then.get(name), getattr(self.args, name)
+            if was not in (None, now):
+                told = f"the run had {was} so far and goes on with {now}; set {was} to keep it"
+                _LOG.warning("%s: %s", name, told)
+
     def _optimiser(self) -> dict[str, Any]:
         """Settings that are part of an optimiser's state: another value would go unheard."""
         return {name: str(getattr(self.args, name)) for name in _OPTIMISER}
@@ -752,6 +768,8 @@ class DareTrainer(Trainer):
             checkpoint.set_aside(self.folder.path, self.state.global_step)
             checkpoint.rotate(self.folder.path, None)
         self.folder.rewind(self._live().step if resumes else -1)
+        if resumes and self.folder.writes:
+            self._tell_of_other_sampling()
         self.folder.write_yaml("config.yaml", self._resolved())
         self._company.agree(self.folder.path / "config.yaml", self.store.table.ids())
         if self.recipe is not None:
