@@ -43,15 +43,17 @@ def train(
     from contextlib import ExitStack
     from pathlib import Path
 
+    from dare.errors import InvalidInput, require
+
+    if accelerate is not None:  # before torch is read, which the launched processes do
+        launch(accelerate, processes)
+    require(processes is None, "--processes", processes, "goes with --accelerate NAME")
+
     from transformers.utils import logging
 
-    from dare.errors import InvalidInput, require
     from dare.training.progress import RichProgress
     from dare.training.recipe import build, change, load_recipe, located, own_code
 
-    if accelerate is not None:
-        launch(accelerate, processes)
-    require(processes is None, "--processes", processes, "goes with --accelerate NAME")
     logging.disable_progress_bar()
     named, options = split_options([*([recipe] if recipe else []), *context.args], default="")
     recipe = named or "quickstart"
@@ -119,8 +121,6 @@ def launch(name: str, processes: int | None) -> None:
     from importlib.util import find_spec
     from pathlib import Path
 
-    import torch
-
     from dare.errors import InvalidInput, require, suggest
 
     shipped = Path(__file__).parents[1] / "accelerate"
@@ -134,6 +134,8 @@ def launch(name: str, processes: int | None) -> None:
         fix = "needs DeepSpeed: pip install 'dare-rl[deepspeed]'"
         require(find_spec("deepspeed") is not None, "--accelerate", name, fix)
     if processes is None and name in known:
+        import torch
+
         processes = torch.cuda.device_count()
         fix = "no GPU is seen here: give the number of processes, to run them on the CPU"
         require(processes > 0, "--processes", None, fix)

@@ -340,8 +340,8 @@ class LiveEstimator(Estimator):
         np.add.at(failures, place, outcome.failures_Q[again])
         kind = arrays["kind_logit"][rows], arrays["kind_variance"][rows]
         shift = self._shift(groups, rows)
-        said = [foretold(*kind, groups, shift, fade, (trials, failures)) for fade in _FADES]
-        belief = _FADE_MEMORY * np.array(scalars["fade_scores"]) + np.array(said)
+        said = foretold(*kind, groups, shift, _FADES.tolist(), (trials, failures))
+        belief = _FADE_MEMORY * np.array(scalars["fade_scores"]) + said
         scalars["fade_scores"] = (belief - belief.max()).tolist()
         weight = np.exp(scalars["fade_scores"] - _FADE_BELIEF)
         scalars["fade"] = float(np.exp(weight @ np.log(_FADES) / weight.sum()))

@@ -15,6 +15,7 @@ so they are eliminated, and a Newton step costs one product of prompts x feature
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -157,7 +158,7 @@ def tried_moments(
     of a group then is from that of its prompt now. Near 0 and 1 a Gaussian would not do: a prompt
     that never failed may be as far out as its kind allows.
     """
-    place, weight = _tried(mean_Q, variance_Q, groups, shift_N, fade)
+    place, weight = next(_tried(mean_Q, variance_Q, groups, shift_N, [fade]))
     rate = 1.0 / (1.0 + np.exp(-np.clip(place, -40.0, 40.0)))
     mean = (weight * rate).sum(axis=1)
     return mean, np.maximum((weight * rate**2).sum(axis=1) - mean**2, 1e-12)
@@ -168,30 +169,38 @@ def foretold(
     variance_Q: Array,
     groups: Groups,
     shift_N: Array,
-    fade: float,
+    fades: Sequence[float],
     came: tuple[Array, Array],
-) -> float:
-    """Log chance of the trials and failures that came out now, by the groups of before."""
-    place, weight = _tried(mean_Q, variance_Q, groups, shift_N, fade)
+) -> Array:
+    """Log chance of the trials and failures that came out now, by the groups of before, for each
+    speed at which these may fade."""
     trials, failures = came[0][:, None], came[1][:, None]
-    said = failures * place - trials * np.logaddexp(0.0, place)
-    return float(np.log(np.maximum((weight * np.exp(said)).sum(axis=1), 1e-300)).sum())
+    said, chances = None, list[float]()
+    for place, weight in _tried(mean_Q, variance_Q, groups, shift_N, fades):
+        if said is None:  # the grid is the same for all
+            said = np.exp(failures * place - trials * np.logaddexp(0.0, place))
+        chance = np.maximum((weight * said).sum(axis=1), 1e-300)
+        chances.append(float(np.log(chance).sum()))
+    return np.array(chances)
 
 
 def _tried(
-    mean_Q: Array, variance_Q: Array, groups: Groups, shift_N: Array, fade: float
-) -> tuple[Array, Array]:
-    """Logits on a grid around what each prompt's kind says, and how likely its groups make each."""
-    index, trials, failures, age, _ = groups
-    share = 1.0 / (1.0 + fade * trials * age)
+    mean_Q: Array, variance_Q: Array, groups: Groups, shift_N: Array, fades: Sequence[float]
+) -> Iterator[tuple[Array, Array]]:
+    """Logits on a grid around what each prompt's kind says, and how likely its groups make each;
+    for one `fade` after the other, since what a group says does not depend on it, only its share.
+    """
+    order = np.argsort(groups.index_N, kind="stable")
+    index, trials, failures, age, _ = (part[order] for part in groups)
+    starts = np.searchsorted(index, np.arange(len(mean_Q)))
     place = mean_Q[:, None] + np.sqrt(variance_Q)[:, None] * _GRID
-    logit = place[index] + shift_N[:, None]
-    said = share[:, None] * (failures[:, None] * logit - trials[:, None] * np.logaddexp(0.0, logit))
-    order = np.argsort(index, kind="stable")
-    starts = np.searchsorted(index[order], np.arange(len(mean_Q)))
-    weight = np.add.reduceat(said[order], starts, axis=0) - 0.5 * _GRID**2
-    weight = np.exp(weight - weight.max(axis=1, keepdims=True))
-    return place, weight / weight.sum(axis=1, keepdims=True)
+    logit = place[index] + shift_N[order, None]
+    said = failures[:, None] * logit - trials[:, None] * np.logaddexp(0.0, logit)
+    for fade in fades:
+        share = 1.0 / (1.0 + fade * trials * age)
+        weight = np.add.reduceat(share[:, None] * said, starts, axis=0) - 0.5 * _GRID**2
+        weight = np.exp(weight - weight.max(axis=1, keepdims=True))
+        yield place, weight / weight.sum(axis=1, keepdims=True)
 
 
 def mixed_chance(rate_P: Array, strength_P: Array, size: int) -> Array:
