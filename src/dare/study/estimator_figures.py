@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -93,32 +93,32 @@ def _of(name: str, runs: Sequence[dict[str, Any]], columns: dict[str, Array]) ->
     absolute, squared = (
         interval(error, columns["prompt"], columns["seed"]) for error in (np.abs(gap), gap**2)
     )
+
+    def of(here: Array) -> dict[str, Any]:
+        return errors(predicted[here], truth[here])
+
     return {
         "about": ESTIMATORS.get(name, "dare with other settings"),
-        **errors(predicted, truth),
         "mae_low": absolute.low,
         "mae_high": absolute.high,
         "mse_low": squared.low,
         "mse_high": squared.high,
-        **{
-            part: errors(predicted[here], truth[here])
-            for part, here in (("seen", columns["seen"]), ("unseen", ~columns["seen"]))
-        },
-        "by_step": {
-            step: errors(predicted[here], truth[here]) for step, here in _each(columns, "step")
-        },
-        "by_seed": {
-            seed: {
-                **errors(predicted[here], truth[here]),
-                "seen": errors(*(a[here & columns["seen"]] for a in (predicted, truth))),
-                "unseen": errors(*(a[here & ~columns["seen"]] for a in (predicted, truth))),
-            }
-            for seed, here in _each(columns, "seed")
-        },
+        **_parts(columns, of),
+        "by_step": {step: of(here) for step, here in _each(columns, "step")},
+        "by_seed": {seed: _parts(columns, of, here) for seed, here in _each(columns, "seed")},
         "near_half": near_half(predicted, truth, trials),
         "calibration": calibration(predicted, truth, trials),
         "cost": total_cost([run["cost"][name] for run in runs]),
     }
+
+
+def _parts(
+    columns: dict[str, Array], of: Callable[[Array], dict[str, Any]], here: Any = True
+) -> dict[str, Any]:
+    """Figures of all rows, or of those `here`; then of the prompts among them seen in training,
+    and of the others."""
+    seen = columns["seen"]
+    return {**of((seen | True) & here), "seen": of(seen & here), "unseen": of(~seen & here)}
 
 
 def errors(predicted_Q: Array, truth_Q: Array) -> dict[str, Any]:
@@ -152,16 +152,16 @@ def interval(error_N: Array, prompt_N: Array, seed_N: Array) -> Interval:
 
 def _constant(columns: dict[str, Array]) -> dict[str, Any]:
     """Errors of the best constant, which may be another for every figure of the table."""
-    truth, seen = columns["truth"], columns["seen"]
+    truth = columns["truth"]
     point = columns["seed"] * (1 + int(columns["step"].max())) + columns["step"]
+
+    def of(here: Array) -> dict[str, Any]:
+        return best_constant(truth[here], point[here])
+
     return {
         "about": "best in hindsight for each figure and point: median for MAE, mean for MSE",
-        **best_constant(truth, point),
-        "seen": best_constant(truth[seen], point[seen]),
-        "unseen": best_constant(truth[~seen], point[~seen]),
-        "by_step": {
-            step: best_constant(truth[here], point[here]) for step, here in _each(columns, "step")
-        },
+        **_parts(columns, of),
+        "by_step": {step: of(here) for step, here in _each(columns, "step")},
     }
 
 

@@ -115,7 +115,7 @@ class Shadows:
         for watcher in self._shadowing:
             with watcher.cost.measure():
                 if self._references_due and watcher.estimator.uses_prior:
-                    watcher.prior_P = self._cold.prior(watcher.temperature)
+                    watcher.prior_P = self._cold.prior(watcher.config.cold_start.temperature)
                     watcher.estimator.set_prior(watcher.prior_P)
                 watcher.estimator.observe(outcome)
         self._references_due = False
@@ -136,7 +136,7 @@ class Shadows:
             self.rescored += int(buffer["length"][buffer["scored_step"] == step].sum())
         for watcher in self._shadowing:
             with self.beside_rescoring(watcher.cost):
-                if watcher.aligned and not watcher.rescored and not rescores:
+                if watcher.estimator.rescores and not watcher.rescored and not rescores:
                     self._rescore_stale(watcher, step)
                 self._refresh(watcher, step)
 
@@ -162,7 +162,7 @@ class Shadows:
             cost = found[name]
             if watcher.prior_P is not None:
                 cost.start(self.cold, embedded)
-            if watcher.aligned and not watcher.rescored:
+            if watcher.estimator.rescores and not watcher.rescored:
                 cost.scored += self.rescored
                 cost.seconds += rescoring
             if not watcher.rescored:

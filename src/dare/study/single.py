@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from transformers import TrainerCallback
@@ -17,9 +17,6 @@ from dare.errors import require
 from dare.policy.generate import GenerationRequest
 from dare.training.recipe import build, resolved
 from dare.training.trainer import DareTrainer
-
-if TYPE_CHECKING:
-    from dare.training.trainer import DareTrainer
 
 _SCHEDULES = ("constant", "constant_with_warmup")
 
