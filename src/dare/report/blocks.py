@@ -146,6 +146,11 @@ def thinned(count: int, most: int) -> Array:
     return np.linspace(0, count, min(count, most) + 1).astype(np.int64)
 
 
+def spread(count: int, most: int) -> Array:
+    """At most `most` places out of `count`, evenly spread, first and last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
+
+
 def binned(values: Array, edges: Array) -> Array:
     """Mean of each bin, NaN left out of it."""
     if len(edges) - 1 == len(values):
@@ -171,18 +176,10 @@ class Axes:
         self.runs = len(runs)
         self._held: dict[str, dict[str, Any]] = {}
         most = _POINTS if len(runs) <= 4 else _MANY
-        self._edges = [thinned(len(run.metrics), most) for run in runs]
-        for place, (run, edges) in enumerate(zip(runs, self._edges, strict=True)):
+        self.edges = [thinned(len(run.metrics), most) for run in runs]
+        for place, (run, edges) in enumerate(zip(runs, self.edges, strict=True)):
             parts = (binned(part, edges) for part in (run.step + 1, run.tokens, run.seconds))
-            self._add(self.of(place), *parts)
-
-    def of(self, place: int) -> str:
-        """The axis of a run's training steps."""
-        return f"run{place}"
-
-    def thin(self, place: int, series: Array) -> Array:
-        """A series of the run's training steps, on that axis."""
-        return binned(series, self._edges[place])
+            self._add(f"run{place}", *parts)
 
     def at(self, name: str, run: RunData, steps: Array, *, done: bool = False) -> str:
         """An axis for other steps of the run; `done` counts finished steps, as evaluations do.
@@ -225,16 +222,16 @@ class View:
 
     def line(self, series: Array, colour: str, name: str, **more: Any) -> Trace:
         """A series of the run's training steps."""
-        return line(self._thin(series), self.axes.of(self.place), colour, name, **more)
+        return line(self._thin(series), f"run{self.place}", colour, name, **more)
 
     def layers(self, parts: dict[str, Array], colours: Sequence[str]) -> list[Trace]:
         """Such series stacked on each other."""
         thin = {name: self._thin(series) for name, series in parts.items()}
-        return layers(thin, self.axes.of(self.place), colours)
+        return layers(thin, f"run{self.place}", colours)
 
     def at(self, name: str, steps: Array, *, done: bool = False) -> str:
         """An axis for other steps of the run, see `Axes.at`."""
         return self.axes.at(f"{name}{self.place}", self.run, steps, done=done)
 
     def _thin(self, series: Array) -> Array:
-        return self.axes.thin(self.place, series)
+        return binned(series, self.axes.edges[self.place])

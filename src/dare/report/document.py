@@ -15,7 +15,7 @@ from typing import Any
 
 from dare.errors import InvalidInput
 from dare.report.blocks import Axes, View
-from dare.report.sections.comparison import colour_places, comparison, method_names
+from dare.report.sections.comparison import colours_of, comparison, method_names
 from dare.report.sections.cost import cost
 from dare.report.sections.curves import curves
 from dare.report.sections.estimator import estimator
@@ -35,7 +35,7 @@ def content(runs: Sequence[RunData]) -> dict[str, Any]:
     axes = Axes(runs)
     views = [View(run, place, axes) for place, run in enumerate(runs)]
     methods = method_names(runs)
-    colours = [f"run:{place}" for place in colour_places(methods).tolist()]
+    colours = colours_of(methods)
     several = len(runs) > 1
     sections = [
         overview(runs),

@@ -53,12 +53,16 @@ def summarise(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     estimators = {name: _of(name, runs, columns) for name in names}
     keys = ("mae", "mae_low", "mae_high", "mse", "mse_low", "mse_high", "by_step", "seen", "unseen")
     intrinsic = {key: estimators["current-fr"][key] for key in keys}
+    found = None
+    if "sweep ess" in columns:
+        ess, aligned, prior = (columns[f"sweep {name}"] for name in ("ess", "aligned", "prior"))
+        found = sweep(ess, aligned, prior, columns["truth"])
     return {
         "estimators": estimators,
         "constant": _constant(columns),
         "intrinsic": {"rollouts": runs[0]["group"], **intrinsic},
         "truth_variance": _truth_variance(columns),
-        "ess_sweep": _ess_sweep(columns),
+        "ess_sweep": found,
         "seen": int(columns["seen"].sum()),
         "unseen": int((~columns["seen"]).sum()),
     }
@@ -174,13 +178,6 @@ def _truth_variance(columns: dict[str, Array]) -> float:
     """Mean sampling variance of the truth itself: part of every MSE, and to be taken off it."""
     truth, trials = columns["truth"], columns["trials"]
     return float((truth * (1.0 - truth) / np.maximum(trials - 1.0, 1.0)).mean())
-
-
-def _ess_sweep(columns: dict[str, Array]) -> list[dict[str, Any]] | None:
-    if "sweep ess" not in columns:
-        return None
-    ess, aligned, prior = (columns[f"sweep {name}"] for name in ("ess", "aligned", "prior"))
-    return sweep(ess, aligned, prior, columns["truth"])
 
 
 def total_cost(costs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from dare.study.estimators import Measurement, watch
 from dare.study.jobs import Task
 from dare.study.methods import default_devices
 from dare.study.runner import StudyProgress, run_jobs
+from dare.study.single import made_to_measure
 from dare.table import Table, print_tables
 from dare.teacher_file import load_head
 from dare.training.progress import RichProgress
-from dare.training.recipe import build, curriculum_of
+from dare.training.recipe import curriculum_of
 
 _FIRST_SEED = 42
 POINTS, SEED = "points.json", "seed.json"
@@ -136,21 +137,9 @@ class SeedJob(Task):
         The recipe's evaluation and checkpoints are left out: they change nothing that is measured.
         """
         shutil.rmtree(self.folder / "run", ignore_errors=True)  # one that was cut off
-        training = {
-            **(self.recipe.get("training") or {}),
-            "output_dir": str(self.folder / "run"),
-            "seed": self.seed,
-            "disable_tqdm": True,
-            "eval_strategy": "no",
-            "eval_on_start": False,
-            "load_best_model_at_end": False,
-            "save_strategy": "no",
-        }
         bar = [RichProgress(self.title)] if show else []
-        trainer = build({**self.recipe, "training": training}, callbacks=bar)
-        trainer.quiet()
-        processes = trainer.accelerator.num_processes
-        require(processes == 1, "processes", processes, "run the study in one process")
+        fix, own = "run the study in one process", {"seed": self.seed, "save_strategy": "no"}
+        trainer = made_to_measure(self.recipe, self.folder / "run", bar, fix, **own)
         so_far = self.folder / "so-far.json"
         study = watch(
             trainer,

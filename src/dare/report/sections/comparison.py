@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from dare.curriculum.arrays import Array
 from dare.errors import InvalidInput
 from dare.report.blocks import (
     DASHES,
@@ -46,8 +45,7 @@ def comparison(runs: Sequence[RunData], methods: Sequence[str]) -> dict[str, Any
         blocks.append(note("Nothing to compare yet: it takes two runs with an evaluation each."))
     else:
         # As in the training curves: of all methods, also those that are left out here.
-        place_of = dict(zip(methods, colour_places(methods).tolist(), strict=True))
-        colours = {name: f"run:{place}" for name, place in place_of.items()}
+        colours = dict(zip(methods, colours_of(methods), strict=True))
         found = [Run(method, run.seed, run.folder, *_clean(run)) for run, method in pairs]
         try:
             blocks += compared(compare_runs(found), colours)
@@ -218,9 +216,8 @@ def _dash(colour: str) -> str:
     return DASHES[int(colour.partition(":")[2]) // RUN_COLOURS % len(DASHES)]
 
 
-def colour_places(methods: Sequence[str]) -> Array:
+def colours_of(methods: Sequence[str]) -> list[str]:
     """A colour a method; a colour a run where there is one method only."""
     order = list(dict.fromkeys(methods))
-    if len(order) == 1:
-        return np.arange(len(methods))
-    return np.array([order.index(name) for name in methods])
+    places = range(len(methods)) if len(order) == 1 else map(order.index, methods)
+    return [f"run:{place}" for place in places]

@@ -7,9 +7,9 @@ from typing import Any
 
 from dare.evaluation.intervals import wilson
 from dare.report.blocks import Block, View, curve, note, of_each_run, percent, plot, short, table
-from dare.report.sections.levels import by_number, level_name
+from dare.report.sections.levels import level_name
 from dare.runs.reader import RunData, inner_keys, known
-from dare.text import legible
+from dare.text import legible, natural
 
 _HEAD = ["accuracy", "interval", "tokens a response", "cut off", "responses"]
 
@@ -68,7 +68,7 @@ def interval(accuracy: float | None, responses: float | None, unscored: float | 
 
 def _levels(run: RunData) -> list[Block]:
     """First and last evaluation, level by level."""
-    names = by_number(inner_keys(run.evaluations, "by_level"))
+    names = sorted(inner_keys(run.evaluations, "by_level"), key=natural)
     if len(names) < 2:
         return []
     first, last = run.evaluations[0], run.evaluations[-1]

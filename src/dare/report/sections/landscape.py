@@ -9,7 +9,17 @@ import numpy as np
 
 from dare.curriculum.arrays import Array
 from dare.curriculum.landscape import BINS, tiers_of
-from dare.report.blocks import Block, View, layers, note, numbers, of_each_run, plot, thinned
+from dare.report.blocks import (
+    Block,
+    View,
+    layers,
+    note,
+    numbers,
+    of_each_run,
+    plot,
+    spread,
+    thinned,
+)
 from dare.runs.difficulty import TIERS
 from dare.runs.reader import RunData, broken
 
@@ -37,7 +47,7 @@ def landscape(view: View) -> list[Block]:
 def _whole(view: View) -> list[Block]:
     """From landscape.jsonl: all prompts."""
     run, path = view.run, view.run.folder / "landscape.jsonl"
-    picked = _spread(len(run.landscape), _COLUMNS)
+    picked = spread(len(run.landscape), _COLUMNS)
     counts, tiers = [], []
     for index in picked.tolist():
         record = run.landscape[index]
@@ -57,7 +67,7 @@ def _whole(view: View) -> list[Block]:
     share = np.stack([np.bincount(one, minlength=4)[:3] / max(len(one), 1) for one in tiers])
     total, followed = int(counts[-1].sum()), len(tiers[-1])
     of = f"All {total:,} prompts" if followed == total else f"{followed:,} of {total:,} prompts"
-    frames = [same[index] for index in _spread(len(same), _FRAMES).tolist()]
+    frames = [same[index] for index in spread(len(same), _FRAMES).tolist()]
     heatmap = _heatmap(run, np.stack(counts), name, "All prompts by estimated difficulty.")
     if run.curriculum("tiers") is False:
         return [heatmap]  # every prompt is called medium: there is nothing to see
@@ -87,7 +97,7 @@ def _drawn(view: View) -> list[Block]:
     shape = (len(picked) - 1, BINS)
     counts = np.bincount(column * BINS + bins, minlength=shape[0] * BINS).reshape(shape)
     name = view.at("land", steps[np.minimum(picked[:-1], len(steps) - 1)])
-    frames = steps[_spread(len(steps), _FRAMES)].tolist()
+    frames = steps[spread(len(steps), _FRAMES)].tolist()
     return [
         note(text),
         _heatmap(run, counts.astype(np.float64), name, "Drawn prompts by predicted difficulty."),
@@ -170,8 +180,3 @@ def _moves(tiers: Sequence[Array], steps: Sequence[int], caption: str) -> Block:
         "states": list(states),
         "counts": counts,
     }
-
-
-def _spread(count: int, most: int) -> Array:
-    """At most `most` places out of `count`, evenly spread, first and last among them."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,11 +38,6 @@ _LEVELS = 12
 def levels(view: View) -> list[Block]:
     """By tier during training, by level in training and evaluation."""
     return [*_tiers(view), *_levels(view), *_training_levels(view)]
-
-
-def by_number(names: Sequence[str]) -> list[str]:
-    """Levels in order of number, words after them."""
-    return sorted(names, key=natural)
 
 
 def level_name(name: str) -> str:
@@ -114,7 +108,7 @@ def _over_steps(step: Array, weight: Array, count: Array) -> tuple[Array, Array]
 
 def _levels(view: View) -> list[Block]:
     evaluations = view.run.evaluations
-    names = by_number(inner_keys(evaluations, "by_level"))
+    names = sorted(inner_keys(evaluations, "by_level"), key=natural)
     if not any(names):
         return [note("No accuracy by level: no evaluation of problems with levels.")]
     axis = view.at("levels", values(evaluations, "step"), done=True)
@@ -142,7 +136,7 @@ def _busiest(run: RunData, names: list[str]) -> tuple[list[str], str]:
         name: np.nansum(values(run.evaluations, "by_level", name, "responses")) for name in names
     }
     kept = sorted(names, key=lambda name: -count[name])[:_LEVELS]
-    return by_number(kept), f" The {_LEVELS} most common of {len(names)} levels."
+    return sorted(kept, key=natural), f" The {_LEVELS} most common of {len(names)} levels."
 
 
 def _training_levels(view: View) -> list[Block]:
@@ -154,7 +148,7 @@ def _training_levels(view: View) -> list[Block]:
     names, count = np.unique(level, return_counts=True)
     if len(names) < 2:
         return []
-    kept = by_number(names[np.argsort(-count)[:_LEVELS]].tolist())
+    kept = sorted(names[np.argsort(-count)[:_LEVELS]].tolist(), key=natural)
     return [*_drawn_levels(view, known, kept, level), _level_table(view.run, known, kept, level)]
 
 

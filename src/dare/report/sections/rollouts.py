@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dare.report.blocks import Block, View, note, of_each_run
+from dare.report.blocks import Block, View, note, of_each_run, spread
 from dare.runs.difficulty import TIERS
 from dare.runs.reader import Line, known, values
 from dare.text import LONGEST, legible, prompt_text
@@ -66,8 +66,7 @@ def choose(samples: Sequence[Line], room: int) -> list[Line]:
     kept: list[int] = []
     for places in groups.values():
         count = max(1, int(fair / sizes[places].mean()))
-        picks = np.linspace(0, len(places) - 1, min(count, len(places))).round().astype(int)
-        kept += [places[index] for index in np.unique(picks).tolist()]
+        kept += [places[index] for index in spread(len(places), count).tolist()]
     return [samples[place] for place in sorted(kept)]
 
 
