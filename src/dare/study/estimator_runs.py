@@ -60,12 +60,11 @@ def run_estimators(
         outcome = run_jobs(jobs, workers, default_devices(dict(recipe)), progress=StudyProgress())
         for job, reason in outcome.failed:
             raise InvalidInput("--workers", job.title, f"failed ({reason}); see {job.log}")
-        missing = [job for job in jobs if not job.done]
-        if missing:
-            raise KeyboardInterrupt
-    for job in missing:
-        if not job.run():
-            raise KeyboardInterrupt
+        stopped = bool(outcome.interrupted)
+    else:
+        stopped = not all(job.run() for job in missing)
+    if stopped:
+        raise KeyboardInterrupt
     runs = [read_json(job.folder / POINTS) for job in jobs]
     figures = {
         "model": str(recipe.get("model", "pocket")),

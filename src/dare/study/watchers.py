@@ -189,23 +189,24 @@ def build_watcher(
 ) -> Watcher:
     """The estimator of that name over the curriculum's prompts and buffer.
 
-    With `changes` (settings by dotted name) it is the run's own with those, whatever the name.
+    With `changes` (settings by dotted name) it is the run's own with those; its name is none of
+    `WATCHING` then.
     """
     run, count, services = curriculum.config, len(curriculum.prompts), curriculum.services
     if changes is not None:
         config = run.replace(changes)
     else:
         config = CurriculumConfig.preset(_PRESETS.get(name, "dare"))
-        if name in ("dare-no-solutions", "dare-no-states"):
-            services = dataclasses.replace(services, solutions=None)
-        if name == "dare-no-states":
-            services = dataclasses.replace(services, states=None)
-    last = changes is None and name.startswith("paper")  # the latest group only: K = G
+    if name in ("dare-no-solutions", "dare-no-states"):
+        services = dataclasses.replace(services, solutions=None)
+    if name == "dare-no-states":
+        services = dataclasses.replace(services, states=None)
+    last = name in ("paper", "paper-budget")  # the latest group only: K = G
     kept = run.medium.group_size if last else config.buffer.rollouts_per_prompt
     view = NewestView(curriculum.buffer, kept)
-    if changes is None and name == "dare" and isinstance(curriculum.estimator, LiveEstimator):
+    if name == "dare" and isinstance(curriculum.estimator, LiveEstimator):
         return Watcher(curriculum.estimator, view, config, own=True)
-    if changes is None and name == "mean-of-seen":
+    if name == "mean-of-seen":
         return Watcher(MeanOfSeen(count), view, config)
     estimator = build_estimator(config, count, view, services)
-    return Watcher(estimator, view, config, rescored=changes is None and name == "paper")
+    return Watcher(estimator, view, config, rescored=name == "paper")
