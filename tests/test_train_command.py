@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from dare import DareConfig, InvalidInput
-from dare.commands.train import split_options
+from dare.commands.options import split_options
 from dare.training.from_trl import MEANT
 from dare.training.recipe import PARTS, build, change, config_of, load_recipe
 from dare.training.workload import workload_of

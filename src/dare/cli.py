@@ -13,6 +13,7 @@ from dare.commands.data import data
 from dare.commands.difficulty import difficulty
 from dare.commands.doctor import doctor
 from dare.commands.eval import eval_app
+from dare.commands.options import OPEN
 from dare.commands.plan import plan
 from dare.commands.presets import presets
 from dare.commands.quickstart import quickstart
@@ -75,21 +76,12 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
-app.command(context_settings=_OPEN)(train)
-app.command(context_settings=_OPEN)(plan)
-app.command()(quickstart)
-app.command()(presets)
-app.command()(init)
-app.command()(recipe)
-app.add_typer(study, name="study")
-app.add_typer(data, name="data")
-app.add_typer(teacher, name="teacher")
-app.command()(compare)
-app.command()(difficulty)
-app.add_typer(eval_app, name="eval")
-app.command()(report)
-app.command()(doctor)
+for changes_a_recipe in (train, plan):
+    app.command(context_settings=OPEN)(changes_a_recipe)
+for command in (quickstart, presets, init, recipe, compare, difficulty, report, doctor):
+    app.command()(command)
+for name, group in {"study": study, "data": data, "teacher": teacher, "eval": eval_app}.items():
+    app.add_typer(group, name=name)
 
 
 def main() -> None:

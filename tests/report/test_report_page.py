@@ -329,7 +329,7 @@ def test_colours_of_figures_stand_out_on_light_and_dark_pages(back: str, colour:
 @pytest.mark.parametrize("width", [390, 1280])
 def test_figures_side_by_side_stay_in_their_panels(width: int, visit, tmp_path: Path) -> None:
     dots = {"type": "scatter", "x": [1, 2], "y": [1, 2], "colour": "run:0", "name": "a"}
-    plots = [plot(f"p{n}", f"panel {n}", "", [dots], x="x", legend=True) for n in range(3)]
+    plots = [plot(f"p{n}", f"panel {n}", "", [dots], x="x", legend=True) for n in range(9)]
     frame = {"title": "t", "written": 0, "runs": [], "unit": "seconds", "axes": {}}
     path = tmp_path / "figures.html"
     text = page_of({**frame, "sections": [section("part", "Part", "", plots)]}, picture=True)
@@ -339,7 +339,12 @@ def test_figures_side_by_side_stay_in_their_panels(width: int, visit, tmp_path: 
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     over = "[...document.querySelectorAll('.block')].map((panel) => "
     over += "panel.querySelector('.main-svg').getBoundingClientRect().width - panel.clientWidth)"
-    assert len(page.evaluate(over)) == 3
+    assert len(page.evaluate(over)) == 9  # all are drawn, those far below the window too
     assert max(page.evaluate(over)) <= 1
+    widths = "[...document.querySelectorAll('.block')].map((panel) => panel.offsetWidth)"
+    *pairs, last = page.evaluate(widths)
+    whole = page.evaluate("document.querySelector('.grid').offsetWidth")
+    assert last == whole  # the one without a neighbour
+    assert set(pairs) == {whole} if width < 600 else max(pairs) < whole / 2
     hidden = "[...document.querySelectorAll('.top, .bar, h2')].map((one) => one.offsetHeight)"
     assert set(page.evaluate(hidden)) == {0}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json as encoder
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from dare.commands.options import Json
 
 
 def compare(
@@ -29,7 +33,7 @@ def compare(
         str | None,
         typer.Option(help="Folder for the tables (Markdown, CSV, LaTeX), figures and JSON."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
+    json: Json = False,
 ) -> None:
     """Compare runs: which method learns more from the same tokens, and in the same time?
 
@@ -56,8 +60,6 @@ def compare(
 
     [cyan]dare compare before=runs/a after=runs/b --json[/cyan]
     """
-    from pathlib import Path
-
     from dare.runs.methods import load_runs
     from dare.study.comparison import compare_runs
 
@@ -72,8 +74,6 @@ def present(
     figures: dict[str, Any], *, json: bool, out: Any = None, fields: Sequence[str] = ()
 ) -> None:
     """Print the tables or the JSON, and write the files where a folder is named."""
-    import json as encoder
-
     from dare.report.pictures import write_comparison
     from dare.study.tables import tables_of
     from dare.table import print_tables

@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from dare.commands.options import Columns, Json
+from dare.errors import require
 
 data = typer.Typer(
     help="Data: prepare training files, and look at any data set.",
@@ -15,10 +20,6 @@ data = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Columns = Annotated[
-    str | None, typer.Option(help="Columns by field, as in prompt=question,answer=gold.")
-]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 Split = Annotated[str | None, typer.Option(help="Split of a hub id; train otherwise.")]
 
 
@@ -71,9 +72,12 @@ def prepare(
     from dare.data.spec import load_spec
     from dare.data.write import beside
 
+    folder = None if data_dir is None else Path(data_dir)
+    there = folder is None or folder.is_dir()
+    require(there, "--data-dir", data_dir, "there is no such folder")
     spec = load_spec(
         what,
-        _folder(data_dir),
+        folder,
         columns=parse_columns(columns),
         split=split,
         levels=None if levels is None else [word.strip() for word in levels.split(",")],
@@ -90,8 +94,6 @@ def prepare(
     if json:
         _echo_json(report)
         return
-    from rich.console import Console
-
     from dare.data.inspect import prepared
 
     Console().print(prepared(report))
@@ -109,7 +111,6 @@ def inspect(
 ) -> None:
     """Show what a data set holds: counts, levels, lengths, gaps, repeats, examples."""
     from dare.data.inspect import inspect as look
-    from dare.errors import require
 
     require(examples >= 0, "--examples", examples, "must not be negative")
     figures = look(
@@ -122,28 +123,13 @@ def inspect(
     if json:
         _echo_json(figures)
         return
-    from rich.console import Console
-
     from dare.data.inspect import inspected
 
     Console().print(inspected(source, figures))
 
 
-def _folder(name: str | None) -> Path | None:
-    from dare.errors import InvalidInput
-
-    if name is None:
-        return None
-    folder = Path(name)
-    if not folder.is_dir():
-        raise InvalidInput("--data-dir", name, "there is no such folder")
-    return folder
-
-
 def parse_columns(text: str | None) -> dict[str, str] | None:
     """{field: column} of `prompt=question,answer=gold`."""
-    from dare.errors import require
-
     if text is None:
         return None
     pairs = [word.partition("=") for word in text.split(",") if word.strip()]
@@ -156,9 +142,6 @@ def parse_columns(text: str | None) -> dict[str, str] | None:
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int], None]]:
     """A line a source on a terminal; nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
     console = Console(stderr=True)
     parts = (SpinnerColumn(), TextColumn("{task.description}"))
     rows = TextColumn("{task.completed:,.0f} rows")

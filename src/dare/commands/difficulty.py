@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from dare.commands.options import Json
+from dare.errors import InvalidInput, require
+from dare.text import legible
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from dare.runs.difficulty import Filter
 
 _COLOURS = {"easy": "green", "medium": "yellow", "hard": "red"}
@@ -32,7 +40,7 @@ def difficulty(
     out: Annotated[
         str | None, typer.Option(help="Write all that pass to FILE.csv or FILE.parquet.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
+    json: Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show it live until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option(help="Seconds between two looks of --watch.")] = 2.0,
 ) -> None:
@@ -41,8 +49,7 @@ def difficulty(
     Difficulty is the estimated failure rate of the policy as it is now: 0 is always solved, 1 is
     never solved.
     """
-    from dare.errors import InvalidInput, require
-    from dare.runs.difficulty import FILE, Filter, export, has_tiers, order, read, select
+    from dare.runs.difficulty import FILE, Filter, export, has_tiers, histogram, summarise
 
     wanted = Filter(tier or (), source or (), level or (), seen, least, most)
     require(limit >= 0, "--limit", limit, "must not be negative")
@@ -55,40 +62,40 @@ def difficulty(
         require(every > 0, "--every", every, "must be positive")
         watch_table(lambda: look(folder, wanted, sort, limit), every)
         return
-    table = read(folder)
-    if table is None:
+    found = _chosen(folder, wanted, sort)
+    if found is None:
         raise InvalidInput("run", run, f"has no complete {FILE} yet; --watch waits for it")
-    chosen = order(select(table, wanted), sort)
+    chosen, of = found
     if out is not None:
         export(chosen, Path(out))
     if json:
-        typer.echo(_as_json(chosen, table.num_rows, limit))
+        rows = chosen.slice(0, limit).to_pylist()
+        figures = {**summarise(chosen, of), "histogram": histogram(chosen), "rows": rows}
+        typer.echo(dumps(figures, indent=2, ensure_ascii=False))
         return
-    from rich.console import Console
-
-    Console().print(_page(chosen, table.num_rows, limit, has_tiers(folder)))
+    Console().print(_page(chosen, of, limit, has_tiers(folder)))
     if out is not None:
         typer.echo(f"wrote {chosen.num_rows} prompts to {out}")
 
 
 def look(folder: Path, wanted: Filter, sort: str, limit: int) -> RenderableType | None:
     """What there is to see now, or None where the run has written no table yet."""
-    from dare.runs.difficulty import has_tiers, order, read, select
+    from dare.runs.difficulty import has_tiers
+
+    found = _chosen(folder, wanted, sort)
+    return None if found is None else _page(*found, limit, has_tiers(folder))
+
+
+def _chosen(folder: Path, wanted: Filter, sort: str) -> tuple[Any, int] | None:
+    """The prompts that pass, in order, and how many there are in all."""
+    from dare.runs.difficulty import order, read, select
 
     table = read(folder)
-    if table is None:
-        return None
-    chosen = order(select(table, wanted), sort)
-    return _page(chosen, table.num_rows, limit, has_tiers(folder))
+    return None if table is None else (order(select(table, wanted), sort), table.num_rows)
 
 
 def watch_table(look_again: Callable[[], RenderableType | None], every: float) -> None:
     """Look, show, sleep, until Ctrl-C; while there is nothing new to see the last page stays."""
-    import time
-
-    from rich.live import Live
-    from rich.text import Text
-
     page: RenderableType = Text("waiting for the first table of the run (Ctrl-C ends) ...")
     try:
         with Live(page, auto_refresh=False) as live:
@@ -100,20 +107,8 @@ def watch_table(look_again: Callable[[], RenderableType | None], every: float) -
         return
 
 
-def _as_json(chosen: Any, of: int, limit: int) -> str:
-    import json
-
-    from dare.runs.difficulty import histogram, summarise
-
-    rows = chosen.slice(0, limit).to_pylist()
-    figures = {**summarise(chosen, of), "histogram": histogram(chosen), "rows": rows}
-    return json.dumps(figures, indent=2, ensure_ascii=False)
-
-
 def _page(chosen: Any, of: int, limit: int, tiers: bool) -> RenderableType:
     """Histogram, summary and list, one below the other; with `tiers`, how each splits."""
-    from rich.console import Group
-
     from dare.runs.difficulty import histogram, summarise
 
     parts = [_bars(histogram(chosen), tiers), _lines(summarise(chosen, of), tiers)]
@@ -124,8 +119,6 @@ def _page(chosen: Any, of: int, limit: int, tiers: bool) -> RenderableType:
 
 def _bars(bins: list[dict[str, Any]], tiers: bool) -> RenderableType:
     """A line a bin: its range, a bar in the colours of the tiers, its count."""
-    from rich.text import Text
-
     text = Text()
     largest = max(1, *(line["count"] for line in bins))
     for line in bins:
@@ -142,8 +135,6 @@ def _bars(bins: list[dict[str, Any]], tiers: bool) -> RenderableType:
 
 
 def _lines(figures: dict[str, Any], tiers: bool) -> RenderableType:
-    from rich.text import Text
-
     text = Text(f"{figures['prompts']:,} of {figures['of']:,} prompts")
     if not figures["prompts"]:
         return text.append("; none passes the filters")
@@ -161,11 +152,6 @@ def _lines(figures: dict[str, Any], tiers: bool) -> RenderableType:
 
 
 def _list(rows: Any, of: int, tiers: bool) -> RenderableType:
-    from rich.table import Table
-    from rich.text import Text
-
-    from dare.text import legible
-
     # Whether a prompt was tried shows in the visits; without this column 80 columns suffice.
     hidden = {"estimate", "evidence"}
     if "prompt" in rows.column_names:

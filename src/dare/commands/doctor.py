@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json as encoder
+from typing import Any
 
 import typer
+from rich.console import Console
+
+from dare.commands.options import Json, quiet
 
 
-def doctor(
-    json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
-) -> None:
+def doctor(json: Json = False) -> None:
     """Is this machine ready? Versions, devices, optional parts, and a self-test.
 
     The self-test scores a buffer with the policy that wrote it, at T = 0.6 and top-p 0.95: every
     log-ratio must be 0 and every ESS the number of rollouts. If it fails, difficulty estimates on
     this machine cannot be trusted. Exit code 1 then.
     """
-    import json as encoder
-
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
+    quiet()
     report = examine()
     if json:
         typer.echo(encoder.dumps(report, indent=2))
@@ -109,8 +107,6 @@ def zero_drift(prompts: int = 24, group: int = 16) -> dict[str, Any]:
 
 
 def _show(report: dict[str, Any]) -> None:
-    from rich.console import Console
-
     console = Console(highlight=False)
     console.print(f"python {report['python']} on {report['machine']}")
     console.print(f"devices: {', '.join(report['devices'])}")

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json as encoder
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console, Group
+from rich.rule import Rule
+from rich.text import Text
 from typer.core import TyperGroup
+
+from dare.commands.options import Json, quiet
+from dare.errors import InvalidInput, require
+from dare.table import print_tables
+from dare.text import legible
 
 if TYPE_CHECKING:
     from dare.evaluation.records import Record
@@ -38,10 +48,6 @@ def show(
 
     [cyan]dare eval show runs/eval/mine --wrong --level 5[/cyan]
     """
-    import json as encoder
-    from itertools import islice
-
-    from dare.errors import require
     from dare.evaluation.records import Wanted, check, pick, read_records
 
     for option, value in (("--limit", limit), ("--skip", skip), ("--chars", chars)):
@@ -53,13 +59,11 @@ def show(
     records = read_records(folder)
     check(records, wanted)
     found = [(record, place) for record, places in pick(records, wanted) for place in places]
-    shown = list(islice(found, skip, skip + limit))
+    shown = found[skip : skip + limit]
     if json:
         for record, place in shown:
             typer.echo(encoder.dumps({**record, "response": place}))
         return
-    from rich.console import Console
-
     console = Console(highlight=False)
     for record, place in shown:
         console.print(_page(record, place, chars))
@@ -75,20 +79,16 @@ def compare(
         int | None, typer.Option(help="Solved means: by one of the first k responses.")
     ] = None,
     out: Annotated[str | None, typer.Option(help="Write FILE.json or FILE.md.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
+    json: Json = False,
 ) -> None:
     """Compare evaluations on the problems they share: differences, pass@k, overlap.
 
     The first is the base of the differences, which are paired by problem.
     """
-    import json as encoder
-
-    from dare.errors import InvalidInput
     from dare.evaluation.side_by_side import compare as compared
     from dare.evaluation.side_by_side import load_named, tables_of
     from dare.evaluation.tables import page_of
     from dare.runs.files import write_whole
-    from dare.table import print_tables
 
     if out is not None and Path(out).suffix not in (".json", ".md"):
         raise InvalidInput("--out", out, "must end in .json or .md")
@@ -104,12 +104,7 @@ def compare(
 
 def _page(record: Record, place: int, chars: int) -> Any:
     """One response with its problem; whatever they contain is shown as plain text."""
-    from rich.console import Group
-    from rich.rule import Rule
-    from rich.text import Text
-
     from dare.evaluation.records import verdict
-    from dare.text import legible
 
     def part(title: str, text: Any, style: str = "") -> Text:
         longest = chars or len(str(text)) + 1
@@ -207,7 +202,7 @@ def run(
     ] = False,
     rows: Annotated[int, typer.Option(help="Responses decoded at once.")] = 256,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
+    json: Json = False,
 ) -> None:
     """Evaluate a policy, or saved responses, on benchmarks.
 
@@ -226,7 +221,6 @@ def run(
 
     [cyan]dare eval pocket --benchmarks tasks --max-tokens 64[/cyan]  # no download at all
     """
-    from dare.errors import InvalidInput, require
     from dare.evaluation.benchmarks import chosen
     from dare.evaluation.run import evaluate
 
@@ -250,9 +244,15 @@ def run(
         # "." and "runs/mine/.." have no name before they are resolved.
         name = Path(model).resolve().name if Path(model).is_dir() else Path(model).name
     folder = Path(out or f"runs/eval/{name}")
-    shown = _Progress(json)
+    told = not json and sys.stderr.isatty()
+
+    def progress(name: str, done: int, total: int) -> None:
+        """A line for each batch, rewritten in place."""
+        if told:
+            typer.echo(f"\r{name}: {done:,} of {total:,} problems", err=True, nl=done >= total)
+
     options: dict[str, Any] = {"data_dir": data_dir, "limit": limit, "overwrite": overwrite}
-    figures = evaluate(items, source, folder, settings, progress=shown, **options)
+    figures = evaluate(items, source, folder, settings, progress=progress, **options)
     if responses is not None:
         _report_unmatched(source.file.unmatched())
     _present(figures, folder, json)
@@ -281,13 +281,11 @@ def _from_model(
     model: str, choices: dict[str, Any], template: str | None, form: str, rows: int, dtype: str
 ) -> tuple[Any, dict[str, Any]]:
     """The policy as a source of responses, and the settings that these depend on."""
-    from transformers.utils import logging
-
     from dare.evaluation.models import locate, open_model
     from dare.evaluation.sources import Drawing, FromModel, Respondent
     from dare.templates import load_template, template_of
 
-    logging.disable_progress_bar()
+    quiet()
     drawing = Drawing(**choices)
     found = locate(model)
     given = None if template is None else template_of(template)
@@ -333,33 +331,15 @@ def _from_file(
     return FromFile(file, form, count), settings
 
 
-class _Progress:
-    """A line on stderr for each batch, rewritten in place on a terminal."""
-
-    def __init__(self, quiet: bool) -> None:
-        import sys
-
-        self._quiet = quiet or not sys.stderr.isatty()
-
-    def __call__(self, name: str, done: int, total: int) -> None:
-        if not self._quiet:
-            typer.echo(f"\r{name}: {done:,} of {total:,} problems", err=True, nl=done >= total)
-
-
 def _report_unmatched(names: Sequence[str]) -> None:
     if names:
-        from dare.text import legible
-
         shown = ", ".join(" ".join(legible(name, 200).split()) for name in names[:5])
         shown += ", ..." if len(names) > 5 else ""
         typer.echo(f"{len(names)} row(s) of the file answer no problem here: {shown}", err=True)
 
 
 def _present(figures: dict[str, Any], folder: Path, json: bool) -> None:
-    import json as encoder
-
     from dare.evaluation.tables import tables_of
-    from dare.table import print_tables
 
     if json:
         typer.echo(encoder.dumps(figures, indent=1))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json as encoder
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
+
+from dare.commands.options import Json, Recipe, changed_recipe, quiet
+from dare.errors import InvalidInput
 
 
 def plan(
     context: typer.Context,
-    recipe: Annotated[str, typer.Argument(help="A shipped recipe or a YAML file.")] = "quickstart",
+    recipe: Recipe = "quickstart",
     gpu: Annotated[
         str | None,
         typer.Option(help="A card ('H100 80GB') or a size ('24GB'); the GPU that is here."),
@@ -21,7 +27,7 @@ def plan(
         float | None, typer.Option(help="Mean tokens of a response; the limit otherwise.")
     ] = None,
     processes: Annotated[int, typer.Option(help="Devices that share a step.")] = 1,
-    json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
+    json: Json = False,
 ) -> None:
     """Will it fit? Memory by part and phase, and tokens per step, from config.json alone.
 
@@ -37,24 +43,19 @@ def plan(
 
     [cyan]dare plan my.yaml --response-tokens 600 --json[/cyan]  # what responses really take
     """
-    import json as encoder
-
     from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
 
-    from dare.commands.train import split_options
     from dare.policy.gpus import card_here, card_named
     from dare.policy.knobs import knobs_that_help, knobs_together
     from dare.policy.memory import plan_memory, usable
-    from dare.training.recipe import change, load_recipe
     from dare.training.workload import lora_shape, workload_of
 
-    logging.disable_progress_bar()
+    quiet()
     logging.set_verbosity_error()
     hub.set_verbosity_error()
-    recipe, options = split_options([recipe, *context.args])
     card = card_here() if gpu is None else card_named(gpu)
-    settings = change(load_recipe(recipe), options)
+    settings = changed_recipe(context, recipe)
     planned = workload_of(
         settings,
         prompt_tokens=prompt_tokens,
@@ -136,9 +137,6 @@ def _gb(size: float) -> str:
 
 
 def _show(planned: Any, memory: Any, card: Any, limit: float | None, alone: list[Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from dare.policy.knobs import fuller_passes
     from dare.policy.memory import CUDA_CONTEXT, PARTS
 
@@ -201,8 +199,6 @@ def _show_step(console: Any, load: Any) -> None:
 
 
 def _show_knobs(console: Any, alone: list[Any]) -> None:
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("what helps", no_wrap=True)
     table.add_column("saves GB", justify="right")
@@ -222,7 +218,6 @@ def _refusal(
     memory: Any, card: Any, limit: float, alone: list[Any], together: list[Any], reached: Any
 ) -> Exception:
     """What overflows where, and what to turn; one line."""
-    from dare.errors import InvalidInput
 
     def told(knobs: list[Any]) -> str:
         return ", ".join(f"{knob.setting} (saves {knob.saves_gb:,.1f} GB)" for knob in knobs)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
+import textwrap
 from collections.abc import Iterator
-from typing import Annotated, Any
+from importlib import resources
+from itertools import pairwise, takewhile
+from json import dumps
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
+from rich.console import Console
+from rich.table import Table
+
+from dare.commands.options import Json
 
 
 def presets(
     name: Annotated[
         str | None, typer.Argument(help="Show every setting of this preset.", show_default=False)
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
+    json: Json = False,
 ) -> None:
     """List the presets, or print one in full: each setting, what it does, where it differs.
 
@@ -41,15 +52,10 @@ def presets(
 
 
 def _print_json(value: Any) -> None:
-    import json
-
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    typer.echo(dumps(value, indent=2, ensure_ascii=False))
 
 
 def _print_table(names: list[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from dare.config import CurriculumConfig
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -67,9 +73,6 @@ def _print_table(names: list[str]) -> None:
 
 def _summary(preset: str) -> str:
     """What the comment on top of the preset's file says."""
-    from importlib import resources
-    from itertools import takewhile
-
     text = resources.files("dare").joinpath("presets", f"{preset}.yaml").read_text("utf-8")
     comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
     return " ".join(line.lstrip("# ").rstrip() for line in comment)
@@ -81,9 +84,6 @@ def field_docs(kind: type[Any], path: str = "") -> Iterator[tuple[str, str]]:
     A field that a subclass only gives a new default keeps the text of the class it came from. The
     words that a field accepts follow its text.
     """
-    import dataclasses
-    from typing import get_type_hints
-
     own: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         own |= _strings_under_fields(base)
@@ -101,8 +101,6 @@ def field_docs(kind: type[Any], path: str = "") -> Iterator[tuple[str, str]]:
 
 def _words(hint: Any) -> list[str]:
     """The words of a Literal, also inside a union."""
-    from typing import Literal, get_args, get_origin
-
     if get_origin(hint) is Literal:
         return [str(word) for word in get_args(hint)]
     return [word for option in get_args(hint) for word in _words(option)]
@@ -110,11 +108,6 @@ def _words(hint: Any) -> list[str]:
 
 def _strings_under_fields(kind: type[Any]) -> dict[str, str]:
     """{field: doc} of one class body; empty where the source is not to be had."""
-    import ast
-    import inspect
-    import textwrap
-    from itertools import pairwise
-
     try:
         body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     except (OSError, TypeError, SyntaxError):
@@ -134,9 +127,6 @@ def _yaml_lines(
     config: Any, default: Any, docs: dict[str, str], path: str = "", indent: str = ""
 ) -> Iterator[str]:
     """The settings as YAML, each under its explanation; a changed one names the default."""
-    import dataclasses
-    import textwrap
-
     wrap = textwrap.TextWrapper(96, break_on_hyphens=False, break_long_words=False)
     wrap.initial_indent = wrap.subsequent_indent = f"{indent}# "
     for item in dataclasses.fields(config):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from dare.commands.data import parse_columns
+from dare.commands.options import Columns
+from dare.commands.presets import field_docs
+from dare.errors import InvalidInput
 
 _REWARD = '''\
 """The reward of this recipe: one number a rollout, or None where it could not be scored."""
@@ -91,7 +98,12 @@ def recipe(
     from dare.training.recipe import recipe_names, shipped_text
 
     if explain:
-        _explain(name or "")
+        part = (name or "").replace("-", "_")
+        for key, default, text in explained():
+            if part in key:
+                typer.echo(f"{key}: {default}" if default else f"{key}:")
+                if text:
+                    typer.echo(f"    {text}")
     elif name is None:
         width = max(map(len, recipe_names()))
         for each in recipe_names():
@@ -108,9 +120,7 @@ def init(
         typer.Option(help="boxed, math, gsm8k, code, or module:function; a new file is begun."),
     ] = "math",
     eval_data: Annotated[str | None, typer.Option(help="The same for evaluation.")] = None,
-    columns: Annotated[
-        str | None, typer.Option(help="Columns by field, as in prompt=question,answer=gold.")
-    ] = None,
+    columns: Columns = None,
     gpu: Annotated[str | None, typer.Option(help="A card or a size, as in 24GB.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Train all weights, not LoRA.")] = False,
     out: Annotated[str, typer.Option(help="The file to write.")] = "recipe.yaml",
@@ -119,12 +129,8 @@ def init(
 
     [cyan]dare init --model Qwen/Qwen2.5-1.5B-Instruct --data mine.jsonl --reward mine:score[/cyan]
     """
-    from pathlib import Path
-
     import yaml
 
-    from dare.commands.data import parse_columns
-    from dare.errors import InvalidInput
     from dare.training.recipe import load_data
 
     path = Path(out)
@@ -152,7 +158,7 @@ def init(
         memory="{memory}",
         model=model,
         data=shown.strip(),
-        rows=_described(rows),
+        rows=f"{len(rows):,} rows; reward functions get {_columns(rows)}" if rows else _UNREAD,
         eval_data=f"eval_data: {eval_data}" if eval_data else _NO_EVALUATION,
         reward=reward,
         system_prompt=reward if reward in ("math", "gsm8k", "code") else "null",
@@ -178,27 +184,18 @@ def init(
     )
 
 
-def _described(rows: list[dict[str, Any]]) -> str:
-    """What was found in the data, as a comment."""
-    if not rows:
-        return _UNREAD
-    return f"{len(rows):,} rows; reward functions get {_columns(rows)}"
-
-
 def _columns(rows: list[dict[str, Any]]) -> str:
     """What reward functions can name, beside prompts and completions."""
     return ", ".join(str(name) for name in rows[0] if name not in ("prompt", "source"))
 
 
-def _begin_reward(reward: str, folder: Any, rows: list[dict[str, Any]]) -> str | None:
+def _begin_reward(reward: str, folder: Path, rows: list[dict[str, Any]]) -> str | None:
     """A file for a reward of one's own, unless there is one; its name."""
     from dare.rewards.builtin import REWARDS
 
     module, colon, function = reward.partition(":")
     if reward in REWARDS:
         return None
-    from dare.errors import InvalidInput
-
     if not colon or not module.replace(".", "").isidentifier() or not function.isidentifier():
         fix = f"use one of {', '.join(REWARDS)}, or module:function"
         raise InvalidInput("--reward", reward, fix)
@@ -214,7 +211,6 @@ def _begin_reward(reward: str, folder: Any, rows: list[dict[str, Any]]) -> str |
 def _memory(recipe: dict[str, Any], gpu: str | None) -> tuple[str, str]:
     """The plan of the recipe in a line a phase, and why there is none where the model's
     configuration cannot be had."""
-    from dare.errors import InvalidInput
     from dare.policy.gpus import card_here, card_named
     from dare.policy.memory import usable
     from dare.training.workload import memory_lines, workload_of
@@ -230,22 +226,10 @@ def _memory(recipe: dict[str, Any], gpu: str | None) -> tuple[str, str]:
     return "\n".join(lines), ""
 
 
-def _explain(part: str) -> None:
-    """Every key whose name has `part` in it."""
-    for line in explained():
-        if part.replace("-", "_") in line[0]:
-            typer.echo(f"{line[0]}: {line[1]}" if line[1] else f"{line[0]}:")
-            if line[2]:
-                typer.echo(f"    {line[2]}")
-
-
 def explained() -> Iterator[tuple[str, str, str]]:
     """(dotted key, default, what it does) of all that a recipe can say."""
-    import dataclasses
-
     from peft import LoraConfig
 
-    from dare.commands.presets import field_docs
     from dare.config import CurriculumConfig
     from dare.training.config import DareConfig
     from dare.training.recipe import PARTS

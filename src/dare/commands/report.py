@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from dare.errors import require
 
 
 def report(
@@ -42,10 +45,6 @@ def report(
 
     [cyan]dare report runs/mine --serve[/cyan]  # follow a run that is under way
     """
-    from pathlib import Path
-
-    from dare.errors import require
-
     if serve:
         require(out is None, "--out", out, "goes with a file, not with --serve")
         follow(runs, 8321 if port is None else port)

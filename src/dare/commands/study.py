@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from dare.commands.compare import present
+from dare.commands.options import (
+    OPEN,
+    Json,
+    Recipe,
+    changed_recipe,
+    listed,
+    quiet,
+    steps_of,
+)
+from dare.errors import InvalidInput, require
+
 
 def estimators(
     context: typer.Context,
-    recipe: Annotated[str, typer.Argument(help="A shipped recipe or a YAML file.")] = "quickstart",
+    recipe: Recipe = "quickstart",
     seeds: Annotated[int, typer.Option(help="Runs, each with its own seed.")] = 1,
     steps: Annotated[int, typer.Option(help="Steps of a run; 0 takes the recipe's.")] = 0,
     at: Annotated[
@@ -48,24 +61,19 @@ def estimators(
     [cyan]dare study estimators --variant 'K=32=--estimator.name paper'[/cyan]
     """
     import torch
-    from transformers.utils import logging
 
-    from dare.commands.train import split_options
     from dare.study.estimator_runs import run_estimators, show
     from dare.study.estimators import ESTIMATORS, Measurement
-    from dare.training.recipe import change, load_recipe
 
-    logging.disable_progress_bar()
-    recipe, options = split_options([recipe, *context.args])
-    options += ["--max-steps", str(steps)] if steps else []
-    settings = change(load_recipe(recipe), options)
+    quiet()
+    context.args += ["--max-steps", str(steps)] if steps else []
+    settings = changed_recipe(context, recipe)
     length = int((settings.get("training") or {}).get("max_steps", 200))
-    chosen = tuple(name.strip() for name in names.split(",") if name.strip())
     wanted = Measurement(
         at=parse_steps(at, length),
         prompts=prompts,
         rollouts=rollouts,
-        estimators=chosen or tuple(ESTIMATORS),
+        estimators=tuple(listed(names) or ESTIMATORS),
         variants=dict(parse_variant(text) for text in variant or []),
     )
     if settings.get("model", "pocket") == "pocket":
@@ -77,9 +85,6 @@ def estimators(
 
 def parse_variant(text: str) -> tuple[str, dict[str, Any]]:
     """Name and settings from 'NAME=--field value ...'; the name may hold a = itself."""
-    import shlex
-
-    from dare.errors import InvalidInput
     from dare.training.recipe import change
 
     name, found, rest = text.partition("=--")
@@ -96,14 +101,9 @@ def parse_variant(text: str) -> tuple[str, dict[str, Any]]:
 
 def parse_steps(text: str, length: int) -> tuple[int, ...]:
     """The steps named, each once and in order; the thirds of the run where none is."""
-    from dare.errors import InvalidInput, require
-
     if not text.strip():
         return tuple(sorted({max(1, round(length * part / 3)) for part in (1, 2, 3)}))
-    try:
-        found = sorted({int(word) for word in text.split(",")})
-    except ValueError:
-        raise InvalidInput("--at", text, "name steps by comma, as in 20,40,60") from None
+    found = steps_of("--at", text, "20,40,60")
     fix = f"must be between 1 and the last step, {length}"
     require(found[0] >= 1 and found[-1] <= length, "--at", text, fix)
     return tuple(found)
@@ -124,7 +124,7 @@ Tokens = Annotated[
     int | None,
     typer.Option(help="Tokens that each run may generate, probes included; quickstart: 500000."),
 ]
-Recipe = Annotated[str, typer.Option(help="A shipped recipe or a YAML file.")]
+RecipeOption = Annotated[str, typer.Option(help="A shipped recipe or a YAML file.")]
 Workers = Annotated[int, typer.Option(help="Runs at a time, a process of one thread each.")]
 Devices = Annotated[
     str,
@@ -133,7 +133,6 @@ Devices = Annotated[
 Truth = Annotated[
     bool, typer.Option("--truth", help="Measure the error of the difficulty estimate at the end.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 Base = Annotated[str | None, typer.Option(help="What is compared against; the first otherwise.")]
 
 
@@ -147,7 +146,7 @@ def methods(
     seeds: Seeds = 5,
     first_seed: FirstSeed = 0,
     tokens: Tokens = None,
-    recipe: Recipe = "quickstart",
+    recipe: RecipeOption = "quickstart",
     workers: Workers = 1,
     devices: Devices = "",
     out: Annotated[str, typer.Option(help="Folder of the runs.")] = "runs/methods",
@@ -175,11 +174,9 @@ def methods(
     """
     from dare.study.methods import Study, arms_of
 
-    names = [name.strip() for name in presets.split(",") if name.strip()]
-    arms, options = arms_of(names, arm or []), context.args
-    made = Study(arms, Path(out), seeds, tokens, recipe, options, truth, first_seed)
-    _run(made, workers, devices)
-    _conclude(made, base, json)
+    arms = arms_of(listed(presets), arm or [])
+    made = Study(arms, Path(out), seeds, tokens, recipe, context.args, truth, first_seed)
+    _run(made, workers, devices, base, json)
 
 
 def sweep(
@@ -193,7 +190,7 @@ def sweep(
     seeds: Seeds = 3,
     first_seed: FirstSeed = 0,
     tokens: Tokens = None,
-    recipe: Recipe = "quickstart",
+    recipe: RecipeOption = "quickstart",
     workers: Workers = 1,
     devices: Devices = "",
     out: Annotated[str, typer.Option(help="Folder of the runs.")] = "runs/sweep",
@@ -218,18 +215,21 @@ def sweep(
     """
     from dare.study.methods import SYMBOLS, Study, grid
 
-    arms, options = grid(preset, field, values), context.args
-    made = Study(arms, Path(out), seeds, tokens, recipe, options, truth, first_seed)
-    _run(made, workers, devices)
-    _conclude(made, base, json, [SYMBOLS.get(name, name) for name in field])
+    arms = grid(preset, field, values)
+    made = Study(arms, Path(out), seeds, tokens, recipe, context.args, truth, first_seed)
+    _run(made, workers, devices, base, json, [SYMBOLS.get(name, name) for name in field])
 
 
-def _run(made: Any, workers: int, devices: str) -> None:
-    """Run what is missing; stop here where it was interrupted."""
+def _run(
+    made: Any, workers: int, devices: str, base: str | None, json: bool, fields: Sequence[str] = ()
+) -> None:
+    """Run what is missing, unless interrupted compare what is finished; exit code 1 where a run
+    failed."""
+    from dare.runs.methods import load_runs
+    from dare.study.comparison import compare_runs
     from dare.study.runner import StudyProgress
 
-    places = [word.strip() for word in devices.split(",") if word.strip()]
-    outcome = made.run(workers, places, progress=StudyProgress())
+    outcome = made.run(workers, listed(devices), progress=StudyProgress())
     if outcome.failed:
         failed = "; ".join(f"{job.title} ({job.log})" for job, _ in outcome.failed)
         typer.echo(f"failed, and tried again by the same command: {failed}", err=True)
@@ -237,24 +237,14 @@ def _run(made: Any, workers: int, devices: str) -> None:
         left = len(outcome.interrupted)
         typer.echo(f"stopped with {left} run(s) left; the same command goes on", err=True)
         raise typer.Exit(130)
-
-
-def _conclude(made: Any, base: str | None, json: bool, fields: Sequence[str] = ()) -> None:
-    """Compare what is finished; exit code 1 where a run failed."""
-    from dare.commands.compare import present
-    from dare.runs.methods import load_runs
-    from dare.study.comparison import compare_runs
-
     finished = [str(job.folder) for job in made.jobs() if job.done]
     if finished:
-        runs, _ = load_runs(finished)
-        figures = compare_runs(runs, base)
+        figures = compare_runs(load_runs(finished)[0], base)
         present(figures, json=json, out=made.out / "compare", fields=fields)
     if len(finished) < len(made.jobs()):
         raise typer.Exit(1)
 
 
-_OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
-study.command(context_settings=_OPEN)(methods)
-study.command(context_settings=_OPEN)(sweep)
-study.command(context_settings=_OPEN)(estimators)
+study.command(context_settings=OPEN)(methods)
+study.command(context_settings=OPEN)(sweep)
+study.command(context_settings=OPEN)(estimators)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dare.commands.options import OPEN, Json, Recipe, changed_recipe, quiet, steps_of
 
 teacher = typer.Typer(
     help="Train the difficulty predictor (a head over embeddings) of the preset `dots`.",
@@ -15,7 +20,7 @@ teacher = typer.Typer(
 
 def measure(
     context: typer.Context,
-    recipe: Annotated[str, typer.Argument(help="A shipped recipe or a YAML file.")] = "quickstart",
+    recipe: Recipe = "quickstart",
     at: Annotated[
         str, typer.Option(help="Steps to measure at; 0 is before the first update.")
     ] = "0,20,40",
@@ -41,24 +46,15 @@ def measure(
     [cyan]dare teacher measure quickstart --data '{tasks: {count: 8192, seed: 7}}' \
 --leave-out quickstart[/cyan]
     """
-    from pathlib import Path
-
     import torch
-    from transformers.utils import logging
 
-    from dare.commands.train import split_options
-    from dare.errors import InvalidInput
     from dare.teacher.measure import Wanted, prompts_of
     from dare.teacher.measure import measure as run
-    from dare.training.recipe import change, load_recipe
+    from dare.training.recipe import load_recipe
 
-    logging.disable_progress_bar()
-    recipe, options = split_options([recipe, *context.args])
-    settings = change(load_recipe(recipe), ["--preset", preset, *options])
-    try:
-        steps = tuple(sorted({int(word) for word in at.split(",")}))
-    except ValueError:
-        raise InvalidInput("--at", at, "name steps by comma, as in 0,20,40") from None
+    quiet()
+    settings = changed_recipe(context, recipe, "--preset", preset)
+    steps = tuple(steps_of("--at", at, "0,20,40"))
     apart = prompts_of(load_recipe(leave_out)) if leave_out else frozenset()
     if settings.get("model", "pocket") == "pocket":
         torch.set_num_threads(1)  # the matrices are tiny: threads would only wait for each other
@@ -93,7 +89,7 @@ def fit(
     tau: Annotated[float, typer.Option(help="Temperature of the attention.")] = 1.0,
     held_out: Annotated[float, typer.Option(help="Share of the prompts kept for the test.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Of the head, the split and the order.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
+    json: Json = False,
 ) -> None:
     """Fit a head to pass rates and test it on prompts that it did not see.
 
@@ -109,15 +105,13 @@ def fit(
     """
     from json import dumps
 
-    from transformers.utils import logging
-
     from dare.teacher.embedder import embed as embedded
     from dare.teacher.fitting import FitSettings, fit_teacher
     from dare.teacher.rates import Columns, read_rates
     from dare.teacher.report import show
     from dare.teacher_file import SavedHead, save_head
 
-    logging.disable_progress_bar()
+    quiet()
     settings = FitSettings(
         steps=steps,
         references=references,
@@ -152,16 +146,7 @@ def fit(
     typer.echo(f"wrote {out}")
 
 
-def _progress(quiet: bool) -> Any:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
+def _progress(quiet: bool) -> Progress:
     return Progress(
         TextColumn("[bold]{task.description}"),
         BarColumn(bar_width=24),
@@ -173,6 +158,5 @@ def _progress(quiet: bool) -> Any:
     )
 
 
-_OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
-teacher.command(context_settings=_OPEN)(measure)
+teacher.command(context_settings=OPEN)(measure)
 teacher.command()(fit)

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dare.commands.options import quiet, split_options
+from dare.errors import InvalidInput, require, suggest
+from dare.text import legible
 
 
 def train(
@@ -39,51 +51,37 @@ def train(
     --data, --preset) and settings of the curriculum by dotted name (--selection.sharpness 4). See
     [cyan]dare presets dare[/cyan] for the latter.
     """
-    import tempfile
-    from contextlib import ExitStack
-    from pathlib import Path
-
-    from dare.errors import InvalidInput, require
-
     if accelerate is not None:  # before torch is read, which the launched processes do
         launch(accelerate, processes)
     require(processes is None, "--processes", processes, "goes with --accelerate NAME")
-
-    from transformers.utils import logging
-
+    quiet()
     from dare.training.progress import RichProgress
     from dare.training.recipe import build, change, load_recipe, located, own_code
 
-    logging.disable_progress_bar()
     named, options = split_options([*([recipe] if recipe else []), *context.args], default="")
     recipe = named or "quickstart"
-    if resume is None:
-        own = load_recipe(recipe)
-        if not trust:
-            ask_for_trust(recipe, own)
-        settings = change(own, options)
-    else:
+    if resume is not None:
         if not (Path(resume) / "recipe.yaml").is_file():
             fix = "has no recipe.yaml; a script's own: trainer.train(resume_from_checkpoint=True)"
             raise InvalidInput("--resume", resume, fix)
         require(not named, "recipe", named, "a run is resumed with its own recipe; leave it out")
-        recipe = Path(resume).resolve().name
-        kept = load_recipe(str(Path(resume) / "recipe.yaml"))
-        if not trust:  # nothing in a folder can prove that it was not a stranger's
-            ask_for_trust(f"{resume}/recipe.yaml", kept)
-        settings = change(kept, options)
-        for part in ("model", "peft"):
-            fix = f"a resumed run goes on with its own ({kept.get(part)!r}); start another run"
-            require(settings.get(part) == kept.get(part), f"--{part}", settings.get(part), fix)
+        recipe = f"{resume}/recipe.yaml"
+    own = load_recipe(recipe)
+    if not trust:  # nothing in a folder can prove that it was not a stranger's
+        ask_for_trust(recipe, own)
+    settings = change(own, options)
     training = settings["training"] = {**(settings.get("training") or {}), "disable_tqdm": True}
     if resume is not None:
+        for part in ("model", "peft"):
+            fix = f"a resumed run goes on with its own ({own.get(part)!r}); start another run"
+            require(settings.get(part) == own.get(part), f"--{part}", settings.get(part), fix)
         where = training.get("output_dir")
-        elsewhere = where != (kept.get("training") or {}).get("output_dir")
         fix = (
             f"a resumed run stays in its folder, {resume}; copy that first, or leave the option out"
         )
-        require(not elsewhere, "--output-dir", where, fix)
+        require(where == (own.get("training") or {}).get("output_dir"), "--output-dir", where, fix)
         training["output_dir"] = resume
+        recipe = Path(resume).resolve().name
     if training.get("output_dir") is None:
         training["output_dir"] = "runs/" + Path(recipe).stem
     with ExitStack() as stack:
@@ -115,13 +113,8 @@ def train(
 
 def launch(name: str, processes: int | None) -> None:
     """This very command line, less --accelerate, by `accelerate launch`; exits with its code."""
-    import os
     import subprocess
-    import sys
     from importlib.util import find_spec
-    from pathlib import Path
-
-    from dare.errors import InvalidInput, require, suggest
 
     shipped = Path(__file__).parents[1] / "accelerate"
     known = sorted(path.stem for path in shipped.glob("*.yaml"))
@@ -153,10 +146,6 @@ def launch(name: str, processes: int | None) -> None:
 
 def ask_for_trust(name: str, recipe: dict[str, Any]) -> None:
     """Before a file's own code is imported; what the command line names is the user's word."""
-    import sys
-
-    from dare.errors import InvalidInput
-    from dare.text import legible
     from dare.training.recipe import own_code
 
     code = ", ".join(own_code(recipe))
@@ -167,33 +156,8 @@ def ask_for_trust(name: str, recipe: dict[str, Any]) -> None:
         raise InvalidInput("recipe", name, fix)
 
 
-def split_options(words: list[str], default: str = "quickstart") -> tuple[str, list[str]]:
-    """The recipe and the `--name value` options among the words, in whichever order they came."""
-    from dare.errors import require
-
-    recipe, options = "", list[str]()
-    words = list(words)
-    while words:
-        word = words.pop(0)
-        if not word.startswith("--"):
-            fix = f"there is a recipe already, {recipe}; options are written as --name value"
-            require(not recipe, "recipe", word, fix)
-            recipe = word
-            continue
-        options.append(word)
-        if "=" not in word and words:
-            options.append(words.pop(0))
-    return recipe or default, options
-
-
 def show_plan(trainer: Any) -> None:
     """The resolved plan of the first step; nothing is written or trained."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from dare.text import legible
-
     plan = trainer.first_plan()
     console = Console()
     kind = "probe (rolled out for the difficulty estimate, not trained on)"

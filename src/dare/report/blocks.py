@@ -8,7 +8,8 @@ or time, as the reader chooses), and `run` the run whose button shows and hides 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,34 +39,17 @@ def plot(
     layout: dict[str, Any] | None = None,
 ) -> Block:
     """A titled figure. `share` fixes y to 0 to 100 %; an empty `x` is the reader's choice."""
-    return {
-        "kind": "plot",
-        "id": name,
-        "title": title,
-        "caption": caption,
-        "traces": list(traces),
-        "y": y,
-        "x": x,
-        "height": height,
-        "wide": wide,
-        "legend": legend,
-        "share": share,
-        "layout": layout or {},
-    }
+    look = {"y": y, "x": x, "height": height, "wide": wide, "legend": legend, "share": share}
+    head = {"kind": "plot", "id": name, "title": title, "caption": caption}
+    return {**head, "traces": list(traces), **look, "layout": layout or {}}
 
 
 def table(
     name: str, title: str, caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> Block:
     """A table of text; the first column names the row."""
-    return {
-        "kind": "table",
-        "id": name,
-        "title": title,
-        "caption": caption,
-        "head": list(head),
-        "rows": [list(row) for row in rows],
-    }
+    held = {"head": list(head), "rows": [list(row) for row in rows]}
+    return {"kind": "table", "id": name, "title": title, "caption": caption, **held}
 
 
 def note(text: str) -> Block:
@@ -78,31 +62,42 @@ def tiles(entries: Sequence[tuple[str, str, str]]) -> Block:
     return {"kind": "tiles", "id": "tiles", "entries": [list(entry) for entry in entries]}
 
 
-def section(
-    name: str,
-    title: str,
-    intro: str,
-    blocks: Sequence[Block] | None = None,
-    by_run: Sequence[Sequence[Block]] | None = None,
-) -> dict[str, Any]:
-    """A part of the page: the same for all runs, or one list of blocks a run."""
-    shown: dict[str, Any] = {"blocks": list(blocks)} if blocks is not None else {}
-    if by_run is not None:
-        shown["by_run"] = [list(one) for one in by_run]
-    return {"id": name, "title": title, "intro": intro, **shown}
+def section(name: str, title: str, intro: str, blocks: Sequence[Block]) -> dict[str, Any]:
+    """A part of the page that is the same for all runs."""
+    return {"id": name, "title": title, "intro": intro, "blocks": list(blocks)}
+
+
+Blocks = Callable[["View"], list[Block]]
+Section = Callable[[Sequence["View"]], dict[str, Any]]
+
+
+def of_each_run(name: str, title: str, intro: str) -> Callable[[Blocks], Section]:
+    """Makes a function from a run to blocks a part of the page, which shows one run at a time."""
+
+    def made(blocks: Blocks) -> Section:
+        head = {"id": name, "title": title, "intro": intro}
+        return lambda views: {**head, "by_run": [blocks(view) for view in views]}
+
+    return made
+
+
+def curve(x: Any, y: Any, colour: str, name: str, **more: Any) -> Trace:
+    """A line over an x of its own."""
+    head = {"type": "scatter", "mode": "lines", "x": x, "y": y}
+    return {**head, "name": name, "colour": colour, **more}
 
 
 def line(y: Array, axis: str, colour: str, name: str, **more: Any) -> Trace:
     """A curve over the reader's choice of x."""
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "y": numbers(y),
-        "axis": axis,
-        "colour": colour,
-        "name": name,
-        **more,
-    }
+    head = {"type": "scatter", "mode": "lines", "y": numbers(y), "axis": axis}
+    return {**head, "colour": colour, "name": name, **more}
+
+
+def area(low: Array, high: Array, colour: str, **more: Any) -> Trace:
+    """What lies between two curves, along the one and back along the other."""
+    y = [*numbers(high), *numbers(low)[::-1]]
+    look = {"fill": "toself", "hoverinfo": "skip", "showlegend": False}
+    return {"type": "scatter", "mode": "lines", "y": y, "colour": colour, **look, **more}
 
 
 def layers(parts: dict[str, Array], axis: str, colours: Sequence[str]) -> list[Trace]:
@@ -115,10 +110,8 @@ def layers(parts: dict[str, Array], axis: str, colours: Sequence[str]) -> list[T
 
 def numbers(values: Array, digits: int = 5) -> list[float | None]:
     """A few digits each, null for what is no number: short, and what JSON can hold."""
-    array = np.asarray(values, dtype=np.float64)
-    return [
-        float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in array.tolist()
-    ]
+    array = np.asarray(values, dtype=np.float64).tolist()
+    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in array]
 
 
 def short(value: float | None, digits: int = 3) -> str:
@@ -153,6 +146,11 @@ def thinned(count: int, most: int) -> Array:
     return np.linspace(0, count, min(count, most) + 1).astype(np.int64)
 
 
+def spread(count: int, most: int) -> Array:
+    """At most `most` places out of `count`, evenly spread, first and last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
+
+
 def binned(values: Array, edges: Array) -> Array:
     """Mean of each bin, NaN left out of it."""
     if len(edges) - 1 == len(values):
@@ -175,20 +173,13 @@ class Axes:
         self.unit, self._scale = "seconds", 1.0
         if longest > 180:
             self.unit, self._scale = ("minutes", 60.0) if longest < 10800 else ("hours", 3600.0)
+        self.runs = len(runs)
         self._held: dict[str, dict[str, Any]] = {}
         most = _POINTS if len(runs) <= 4 else _MANY
-        self._edges = [thinned(len(run.metrics), most) for run in runs]
-        for place, (run, edges) in enumerate(zip(runs, self._edges, strict=True)):
+        self.edges = [thinned(len(run.metrics), most) for run in runs]
+        for place, (run, edges) in enumerate(zip(runs, self.edges, strict=True)):
             parts = (binned(part, edges) for part in (run.step + 1, run.tokens, run.seconds))
-            self._add(self.of(place), *parts)
-
-    def of(self, place: int) -> str:
-        """The axis of a run's training steps."""
-        return f"run{place}"
-
-    def thin(self, place: int, series: Array) -> Array:
-        """A series of the run's training steps, on that axis."""
-        return binned(series, self._edges[place])
+            self._add(f"run{place}", *parts)
 
     def at(self, name: str, run: RunData, steps: Array, *, done: bool = False) -> str:
         """An axis for other steps of the run; `done` counts finished steps, as evaluations do.
@@ -219,3 +210,28 @@ class Axes:
             "tokens": numbers(tokens, 7),
             "time": numbers(seconds / self._scale, 7),
         }
+
+
+@dataclass(frozen=True)
+class View:
+    """One run of the page, and its lines on the page's axes."""
+
+    run: RunData
+    place: int
+    axes: Axes
+
+    def line(self, series: Array, colour: str, name: str, **more: Any) -> Trace:
+        """A series of the run's training steps."""
+        return line(self._thin(series), f"run{self.place}", colour, name, **more)
+
+    def layers(self, parts: dict[str, Array], colours: Sequence[str]) -> list[Trace]:
+        """Such series stacked on each other."""
+        thin = {name: self._thin(series) for name, series in parts.items()}
+        return layers(thin, f"run{self.place}", colours)
+
+    def at(self, name: str, steps: Array, *, done: bool = False) -> str:
+        """An axis for other steps of the run, see `Axes.at`."""
+        return self.axes.at(f"{name}{self.place}", self.run, steps, done=done)
+
+    def _thin(self, series: Array) -> Array:
+        return binned(series, self.axes.edges[self.place])

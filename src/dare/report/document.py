@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dare.errors import InvalidInput
-from dare.report.blocks import Axes
-from dare.report.sections.comparison import colour_places, comparison, method_names
+from dare.report.blocks import Axes, View
+from dare.report.sections.comparison import colours_of, comparison, method_names
 from dare.report.sections.cost import cost
 from dare.report.sections.curves import curves
 from dare.report.sections.estimator import estimator
@@ -33,19 +33,15 @@ from dare.text import legible
 def content(runs: Sequence[RunData]) -> dict[str, Any]:
     """Sections in the order of the page, and the axes they share."""
     axes = Axes(runs)
+    views = [View(run, place, axes) for place, run in enumerate(runs)]
     methods = method_names(runs)
-    colours = [f"run:{place}" for place in colour_places(methods).tolist()]
+    colours = colours_of(methods)
     several = len(runs) > 1
     sections = [
         overview(runs),
         *([comparison(runs, methods)] if several else []),
-        curves(runs, colours, axes),
-        landscape(runs, axes),
-        estimator(runs, axes),
-        levels(runs, axes),
-        cost(runs, axes),
-        evaluation(runs),
-        rollouts(runs),
+        curves(views, colours),
+        *(of(views) for of in (landscape, estimator, levels, cost, evaluation, rollouts)),
         settings(runs),
     ]
     return {
@@ -68,18 +64,13 @@ _SCRIPTS = ("theme.js", "plots.js", "moves.js", "samples.js", "page.js", "live.j
 def write_report(words: Sequence[str], out: Path) -> dict[str, Any]:
     """Read the runs, write the file as a whole or not at all; returns what it shows."""
     shown = content([read_run(found) for found in find_runs(words)])
-    text = page(shown)
-    _write_whole(out, text)
-    return shown
-
-
-def _write_whole(out: Path, text: str) -> None:
     if not out.name:
         raise InvalidInput("--out", str(out), "is a folder; name a file in it")
     try:
-        write_whole(out, text)
+        write_whole(out, page(shown))
     except OSError as error:
         raise InvalidInput("--out", str(out), f"cannot be written ({error.strerror})") from None
+    return shown
 
 
 def default_file(words: Sequence[str]) -> Path:

@@ -44,18 +44,16 @@ _MEANS = (
 
 @dataclass(frozen=True)
 class _Scored:
-    """A run, its accuracy by evaluation and problem, and where on both axes it was evaluated."""
+    """A run, its accuracy by evaluation and problem, and where by tokens and, if it tells, by
+    seconds of training it was evaluated."""
 
     run: Run
     value_ExP: Array
-    tokens_E: Array
-    seconds_E: Array | None
+    places_E: dict[str, Array]
 
     def at(self, axis: str, wanted_N: Array) -> Array:
         """N x P."""
-        place = self.tokens_E if axis == "tokens" else self.seconds_E
-        assert place is not None, "only asked where all runs have seconds"
-        return at_places(place, self.value_ExP, wanted_N)
+        return at_places(self.places_E[axis], self.value_ExP, wanted_N)
 
 
 def compare_runs(
@@ -80,20 +78,22 @@ def compare_runs(
     by_problem = same_problems(runs)
     scored = {name: [_scored(run, by_problem) for run in group] for name, group in groups.items()}
     every = [one for group in scored.values() for one in group]
-    tokens = min(float(one.tokens_E[-1]) for one in every)
+    tokens, seconds = (
+        min(float(one.places_E.get(axis, [0.0])[-1]) for one in every)
+        for axis in ("tokens", "seconds")
+    )
     if tokens <= 0:
         raise InvalidInput("run", 0, "a run without generated tokens has no curve to compare")
-    ends = [0.0 if one.seconds_E is None else float(one.seconds_E[-1]) for one in every]
-    horizons = {"tokens": tokens, "seconds": min(ends) or None}
+    horizons = {"tokens": tokens, "seconds": seconds or None}
     bases = {one.run.seed: one for one in scored[base]}
     return {
         "base": base,
         "target": target,
         "problems": every[0].value_ExP.shape[1] if by_problem else None,
         "horizon_tokens": tokens,
-        "horizon_seconds": horizons["seconds"],
+        "horizon_seconds": seconds or None,
         "grid_tokens": [round(float(place)) for place in np.linspace(0.0, tokens, GRID)],
-        "grid_seconds": _grid(horizons["seconds"]),
+        "grid_seconds": [round(x, 3) for x in np.linspace(0.0, seconds, GRID)] if seconds else None,
         "methods": {
             name: _method(group, bases, target, horizons, by_problem)
             for name, group in scored.items()
@@ -103,16 +103,9 @@ def compare_runs(
 
 def _scored(run: Run, by_problem: bool) -> _Scored:
     spent = seconds_at(run.metrics, run.eval)
-    return _Scored(
-        run,
-        np.array([scores_of(line, by_problem) for line in run.eval]),
-        np.array([line["generated_tokens_total"] for line in run.eval], dtype=float),
-        None if spent is None else np.array(spent),
-    )
-
-
-def _grid(horizon: float | None) -> list[float] | None:
-    return None if horizon is None else [round(x, 3) for x in np.linspace(0.0, horizon, GRID)]
+    tokens = np.array([line["generated_tokens_total"] for line in run.eval], dtype=float)
+    places = {"tokens": tokens} | ({} if spent is None else {"seconds": np.array(spent)})
+    return _Scored(run, np.array([scores_of(line, by_problem) for line in run.eval]), places)
 
 
 def _method(
@@ -145,7 +138,8 @@ def _method(
         found[f"gain{suffix}"] = gain
 
     both("", lambda one: one.value_ExP[-1])
-    area = [auc(one.tokens_E, one.value_ExP, horizons["tokens"] or 0.0) for one in group]
+    end = horizons["tokens"] or 0.0
+    area = [auc(one.places_E["tokens"], one.value_ExP, end) for one in group]
     found["auc"] = list(spread(np.array(area)))
     for one, row in zip(figures, area, strict=True):
         one["auc"] = float(row.mean())
@@ -154,8 +148,8 @@ def _method(
             found |= {f"accuracy_at_{axis}": list(NOTHING), f"gain_at_{axis}": list(NOTHING)}
             found[f"curve_{axis}"] = None
             continue
-        end = np.array([horizon])
-        both(f"at_{axis}", lambda one, axis=axis, end=end: one.at(axis, end)[0])
+        there = np.array([horizon])
+        both(f"at_{axis}", lambda one, axis=axis, there=there: one.at(axis, there)[0])
         curve_SxNxP = np.array([one.at(axis, np.linspace(0.0, horizon, GRID)) for one in group])
         found[f"curve_{axis}"] = [list(spread(curve_SxNxP[:, i])) for i in range(GRID)]
         for one, curve in zip(figures, curve_SxNxP, strict=True):
@@ -219,9 +213,7 @@ def run_figures(run: Run, bases: Mapping[int, Run], target: float | None) -> dic
     before = until(run.metrics, hit)
     trained = [line.get("tokens", {}).get("trained") for line in before]
     spent = None if hit is None else seconds(before)
-    base_spent = (
-        None if pair is None or base_hit is None else seconds(until(pair.metrics, base_hit))
-    )
+    base_spent = seconds(until(pair.metrics, base_hit)) if pair and base_hit else None
     total = seconds(run.metrics)
     return {
         "seed": run.seed,
@@ -288,10 +280,10 @@ def spread(value_SxP: Array) -> Interval:
 
     Its ends are cut to what a rate can be: two seeds alone reach far beyond.
     """
-    mean, low, high = _spread(value_SxP)
-    if low is None or high is None or value_SxP.min() < 0.0 or value_SxP.max() > 1.0:
-        return Interval(mean, low, high)
-    return Interval(mean, max(low, 0.0), min(high, 1.0))
+    found = _spread(value_SxP)
+    if found.low is None or found.high is None or value_SxP.min() < 0.0 or value_SxP.max() > 1.0:
+        return found
+    return Interval(found.mean, max(found.low, 0.0), min(found.high, 1.0))
 
 
 def _spread(value_SxP: Array) -> Interval:

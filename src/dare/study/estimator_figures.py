@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,12 +53,16 @@ def summarise(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     estimators = {name: _of(name, runs, columns) for name in names}
     keys = ("mae", "mae_low", "mae_high", "mse", "mse_low", "mse_high", "by_step", "seen", "unseen")
     intrinsic = {key: estimators["current-fr"][key] for key in keys}
+    found = None
+    if "sweep ess" in columns:
+        ess, aligned, prior = (columns[f"sweep {name}"] for name in ("ess", "aligned", "prior"))
+        found = sweep(ess, aligned, prior, columns["truth"])
     return {
         "estimators": estimators,
         "constant": _constant(columns),
         "intrinsic": {"rollouts": runs[0]["group"], **intrinsic},
         "truth_variance": _truth_variance(columns),
-        "ess_sweep": _ess_sweep(columns),
+        "ess_sweep": found,
         "seen": int(columns["seen"].sum()),
         "unseen": int((~columns["seen"]).sum()),
     }
@@ -93,32 +97,32 @@ def _of(name: str, runs: Sequence[dict[str, Any]], columns: dict[str, Array]) ->
     absolute, squared = (
         interval(error, columns["prompt"], columns["seed"]) for error in (np.abs(gap), gap**2)
     )
+
+    def of(here: Array) -> dict[str, Any]:
+        return errors(predicted[here], truth[here])
+
     return {
         "about": ESTIMATORS.get(name, "dare with other settings"),
-        **errors(predicted, truth),
         "mae_low": absolute.low,
         "mae_high": absolute.high,
         "mse_low": squared.low,
         "mse_high": squared.high,
-        **{
-            part: errors(predicted[here], truth[here])
-            for part, here in (("seen", columns["seen"]), ("unseen", ~columns["seen"]))
-        },
-        "by_step": {
-            step: errors(predicted[here], truth[here]) for step, here in _each(columns, "step")
-        },
-        "by_seed": {
-            seed: {
-                **errors(predicted[here], truth[here]),
-                "seen": errors(*(a[here & columns["seen"]] for a in (predicted, truth))),
-                "unseen": errors(*(a[here & ~columns["seen"]] for a in (predicted, truth))),
-            }
-            for seed, here in _each(columns, "seed")
-        },
+        **_parts(columns, of),
+        "by_step": {step: of(here) for step, here in _each(columns, "step")},
+        "by_seed": {seed: _parts(columns, of, here) for seed, here in _each(columns, "seed")},
         "near_half": near_half(predicted, truth, trials),
         "calibration": calibration(predicted, truth, trials),
         "cost": total_cost([run["cost"][name] for run in runs]),
     }
+
+
+def _parts(
+    columns: dict[str, Array], of: Callable[[Array], dict[str, Any]], here: Any = True
+) -> dict[str, Any]:
+    """Figures of all rows, or of those `here`; then of the prompts among them seen in training,
+    and of the others."""
+    seen = columns["seen"]
+    return {**of((seen | True) & here), "seen": of(seen & here), "unseen": of(~seen & here)}
 
 
 def errors(predicted_Q: Array, truth_Q: Array) -> dict[str, Any]:
@@ -152,16 +156,16 @@ def interval(error_N: Array, prompt_N: Array, seed_N: Array) -> Interval:
 
 def _constant(columns: dict[str, Array]) -> dict[str, Any]:
     """Errors of the best constant, which may be another for every figure of the table."""
-    truth, seen = columns["truth"], columns["seen"]
+    truth = columns["truth"]
     point = columns["seed"] * (1 + int(columns["step"].max())) + columns["step"]
+
+    def of(here: Array) -> dict[str, Any]:
+        return best_constant(truth[here], point[here])
+
     return {
         "about": "best in hindsight for each figure and point: median for MAE, mean for MSE",
-        **best_constant(truth, point),
-        "seen": best_constant(truth[seen], point[seen]),
-        "unseen": best_constant(truth[~seen], point[~seen]),
-        "by_step": {
-            step: best_constant(truth[here], point[here]) for step, here in _each(columns, "step")
-        },
+        **_parts(columns, of),
+        "by_step": {step: of(here) for step, here in _each(columns, "step")},
     }
 
 
@@ -174,13 +178,6 @@ def _truth_variance(columns: dict[str, Array]) -> float:
     """Mean sampling variance of the truth itself: part of every MSE, and to be taken off it."""
     truth, trials = columns["truth"], columns["trials"]
     return float((truth * (1.0 - truth) / np.maximum(trials - 1.0, 1.0)).mean())
-
-
-def _ess_sweep(columns: dict[str, Array]) -> list[dict[str, Any]] | None:
-    if "sweep ess" not in columns:
-        return None
-    ess, aligned, prior = (columns[f"sweep {name}"] for name in ("ess", "aligned", "prior"))
-    return sweep(ess, aligned, prior, columns["truth"])
 
 
 def total_cost(costs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from dare.study.estimators import Measurement, watch
 from dare.study.jobs import Task
 from dare.study.methods import default_devices
 from dare.study.runner import StudyProgress, run_jobs
+from dare.study.single import made_to_measure
 from dare.table import Table, print_tables
 from dare.teacher_file import load_head
 from dare.training.progress import RichProgress
-from dare.training.recipe import build, curriculum_of
+from dare.training.recipe import curriculum_of
 
 _FIRST_SEED = 42
 POINTS, SEED = "points.json", "seed.json"
@@ -58,12 +60,11 @@ def run_estimators(
         outcome = run_jobs(jobs, workers, default_devices(dict(recipe)), progress=StudyProgress())
         for job, reason in outcome.failed:
             raise InvalidInput("--workers", job.title, f"failed ({reason}); see {job.log}")
-        missing = [job for job in jobs if not job.done]
-        if missing:
-            raise KeyboardInterrupt
-    for job in missing:
-        if not job.run():
-            raise KeyboardInterrupt
+        stopped = bool(outcome.interrupted)
+    else:
+        stopped = not all(job.run() for job in missing)
+    if stopped:
+        raise KeyboardInterrupt
     runs = [read_json(job.folder / POINTS) for job in jobs]
     figures = {
         "model": str(recipe.get("model", "pocket")),
@@ -135,21 +136,9 @@ class SeedJob(Task):
         The recipe's evaluation and checkpoints are left out: they change nothing that is measured.
         """
         shutil.rmtree(self.folder / "run", ignore_errors=True)  # one that was cut off
-        training = {
-            **(self.recipe.get("training") or {}),
-            "output_dir": str(self.folder / "run"),
-            "seed": self.seed,
-            "disable_tqdm": True,
-            "eval_strategy": "no",
-            "eval_on_start": False,
-            "load_best_model_at_end": False,
-            "save_strategy": "no",
-        }
         bar = [RichProgress(self.title)] if show else []
-        trainer = build({**self.recipe, "training": training}, callbacks=bar)
-        trainer.quiet()
-        processes = trainer.accelerator.num_processes
-        require(processes == 1, "processes", processes, "run the study in one process")
+        fix, own = "run the study in one process", {"seed": self.seed, "save_strategy": "no"}
+        trainer = made_to_measure(self.recipe, self.folder / "run", bar, fix, **own)
         so_far = self.folder / "so-far.json"
         study = watch(
             trainer,
@@ -184,10 +173,17 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
 
 def tables(figures: dict[str, Any]) -> list[Table]:
     """Every table, lowest error first."""
-    found = [_errors(figures), _near_half(figures), _cost(figures)]
+    lines = sorted(figures["estimators"].items(), key=lambda item: float(item[1]["mae"]))
+    bins = [(name, part) for name, line in lines for part in line["calibration"]]
+    shown = [
+        _errors(figures),
+        _table("Prompts predicted at 0.4 to 0.6", lines, _NEAR_HALF),
+        _table("Tokens beside the rollouts that are trained on", lines, _COST),
+    ]
     if figures["ess_sweep"] is not None:
-        found.append(_sweep(figures["ess_sweep"]))
-    return [*found, _calibration(figures)]
+        sweep = [(f"{line['tau']:g}", line) for line in figures["ess_sweep"]]
+        shown.append(_table("ESS threshold of the paper's estimator", sweep, _SWEEP, "ESS >="))
+    return [*shown, _table("Calibration", bins, _CALIBRATION)]
 
 
 def about(figures: dict[str, Any]) -> str:
@@ -216,85 +212,73 @@ def show(figures: dict[str, Any]) -> None:
     print_tables(tables(figures)[:-1])
 
 
-def _ordered(figures: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    return sorted(figures["estimators"].items(), key=lambda item: float(item[1]["mae"]))
+# Of each column its title, a value by dotted name (or both ends of a range), and its format.
+Columns = Sequence[tuple[str, str, str]]
+_ERRORS: Columns = (
+    ("MAE", "mae", ".3f"),
+    ("95 %", "mae_low mae_high", ".3f"),
+    ("MSE", "mse", ".4f"),
+    ("95 %", "mse_low mse_high", ".4f"),
+    ("seen MAE", "seen.mae", ".3f"),
+    ("MSE", "seen.mse", ".4f"),
+    ("unseen MAE", "unseen.mae", ".3f"),
+    ("MSE", "unseen.mse", ".4f"),
+)
+_NEAR_HALF: Columns = (
+    ("prompts", "near_half.prompts", ""),
+    ("true rate", "near_half.realised", ".3f"),
+    ("95 %", "near_half.low near_half.high", ".3f"),
+    ("distance from 0.5", "near_half.distance", ".3f"),
+    ("in 0.2 - 0.8", "near_half.medium", ".2f"),
+)
+_COST: Columns = (
+    ("generated", "cost.generated", ","),
+    ("scored", "cost.scored", ","),
+    ("of these once", "cost.once", ","),
+    ("seconds", "cost.seconds", ".1f"),
+    ("an estimate", "cost.tokens_per_estimate", ".1f"),
+)
+_SWEEP: Columns = (
+    ("accepted", "coverage", ".2f"),
+    ("of those with rollouts", "held_coverage", ".2f"),
+    ("MAE", "mae", ".3f"),
+    ("MAE of the accepted", "mae_accepted", ".3f"),
+)
+_CALIBRATION: Columns = (
+    ("predicted", "from to", ".1f"),
+    ("prompts", "prompts", ""),
+    ("mean prediction", "predicted", ".3f"),
+    ("true rate", "realised", ".3f"),
+    ("95 %", "low high", ".3f"),
+)
 
 
 def _errors(figures: dict[str, Any]) -> Table:
-    steps = [str(step) for step in figures["at"]]
-    headings = ["estimator", "MAE", "95 %", "MSE", "95 %", "seen MAE", "MSE", "unseen MAE", "MSE"]
     lines = {
         f"{name} (intrinsic)" if name == "current-fr" else name: line
         for name, line in figures["estimators"].items()
     }
     lines["best constant (hindsight)"] = figures["constant"]
-    rows = []
-    for label, line in sorted(lines.items(), key=lambda item: float(item[1]["mae"])):
-        cells = []
-        for key, digits in (("mae", 3), ("mse", 4)):
-            low, high = line.get(f"{key}_low"), line.get(f"{key}_high")
-            span = "-" if low is None else f"{low:.{digits}f} - {high:.{digits}f}"
-            cells += [_number(line[key], digits), span]
-        for part in ("seen", "unseen"):
-            cells += [_number(line[part]["mae"]), _number(line[part]["mse"], 4)]
-        cells += [_number(line["by_step"].get(step, {}).get("mae")) for step in steps]
-        rows.append([label, *cells])
     group = figures["intrinsic"]["rollouts"]
-    return Table(
+    return _table(
         f"Error of the estimated failure rate ({group} fresh rollouts: intrinsic; best constant: "
         "the median of the true rates for MAE, their mean for MSE, for each figure its own)",
-        [*headings, *(f"MAE @{step}" for step in steps)],
-        rows,
+        sorted(lines.items(), key=lambda item: float(item[1]["mae"])),
+        [*_ERRORS, *((f"MAE @{step}", f"by_step.{step}.mae", ".3f") for step in figures["at"])],
     )
 
 
-def _near_half(figures: dict[str, Any]) -> Table:
-    headings = ["estimator", "prompts", "true rate", "95 %", "distance from 0.5", "in 0.2 - 0.8"]
-    rows = []
-    for name, line in _ordered(figures):
-        near = line["near_half"]
-        span = "-" if near["low"] is None else f"{near['low']:.3f} - {near['high']:.3f}"
-        values = [_number(near["distance"]), _number(near["medium"], 2)]
-        rows.append([name, str(near["prompts"]), _number(near["realised"]), span, *values])
-    return Table("Prompts predicted at 0.4 to 0.6", headings, rows)
+def _table(
+    title: str, lines: Iterable[tuple[str, Any]], columns: Columns, first: str = "estimator"
+) -> Table:
+    rows = [[name, *(_cell(line, keys, form) for _, keys, form in columns)] for name, line in lines]
+    return Table(title, [first, *(column[0] for column in columns)], rows)
 
 
-def _cost(figures: dict[str, Any]) -> Table:
-    headings = ["estimator", "generated", "scored", "of these once", "seconds", "an estimate"]
-    rows = []
-    for name, line in _ordered(figures):
-        cost = line["cost"]
-        tokens = [f"{cost[key]:,}" for key in ("generated", "scored", "once")]
-        rows.append([name, *tokens, f"{cost['seconds']:.1f}", f"{cost['tokens_per_estimate']:.1f}"])
-    return Table("Tokens beside the rollouts that are trained on", headings, rows)
-
-
-def _sweep(lines: list[dict[str, Any]]) -> Table:
-    headings = ["ESS >=", "accepted", "of those with rollouts", "MAE", "MAE of the accepted"]
-    rows = [
-        [
-            f"{line['tau']:g}",
-            _number(line["coverage"], 2),
-            _number(line["held_coverage"], 2),
-            _number(line["mae"]),
-            _number(line["mae_accepted"]),
-        ]
-        for line in lines
+def _cell(line: Any, keys: str, form: str) -> str:
+    """'0.5', or '0.4 - 0.6'; a dash where one is not known."""
+    held = [
+        reduce(lambda part, key: (part or {}).get(key), name.split("."), line)
+        for name in keys.split()
     ]
-    return Table("ESS threshold of the paper's estimator", headings, rows)
-
-
-def _calibration(figures: dict[str, Any]) -> Table:
-    headings = ["estimator", "predicted", "prompts", "mean prediction", "true rate", "95 %"]
-    rows = []
-    for name, line in _ordered(figures):
-        for part in line["calibration"]:
-            span = f"{part['low']:.3f} - {part['high']:.3f}"
-            values = [_number(part["predicted"]), _number(part["realised"]), span]
-            bounds = f"{part['from']:.1f} - {part['to']:.1f}"
-            rows.append([name, bounds, str(part["prompts"]), *values])
-    return Table("Calibration", headings, rows)
-
-
-def _number(value: float | None, digits: int = 3) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+    return "-" if None in held else " - ".join(f"{value:{form}}" for value in held)

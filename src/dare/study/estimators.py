@@ -13,15 +13,13 @@ from dare.config import CurriculumConfig
 from dare.curriculum.arrays import Array, compact, keyed_rng
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.coldstart import check_embeddings, choose_references
+from dare.curriculum.curriculum import Curriculum
 from dare.curriculum.estimators import Estimator, estimator_class
-from dare.curriculum.estimators.base import Measured
 from dare.curriculum.estimators.baselines import (
     EntropyEstimator,
     JudgeEstimator,
-    Replies,
     TeacherEstimator,
 )
-from dare.curriculum.estimators.build import Services
 from dare.curriculum.estimators.paper import effective_sample_size, snis_difficulty, weights
 from dare.curriculum.rollouts import Outcome
 from dare.curriculum.teacher_head import TeacherHead
@@ -53,47 +51,32 @@ class Asked:
     def estimate(self, name: str, rows: Array) -> Array:
         """Failure rates of these prompts by the estimator of that name."""
         cost = self.costs.setdefault(name, Cost())
+        measure = {"teacher": self._by_teacher, "current-fr": self._by_rollouts}
         with cost.measure():
-            found = {
-                "teacher": self._by_teacher,
-                "entropy": self._by_entropy,
-                "judge": self._by_judge,
-                "current-fr": self._by_rollouts,
-            }[name](rows, cost)
+            found = measure.get(name, self._by_asking)(name, rows, cost)
         # The teacher's references serve every prompt; the others answer for those asked about.
         cost.estimates += len(self._trainer.store) if name == "teacher" else len(rows)
         return found
 
-    def _by_rollouts(self, rows: Array, cost: Cost) -> Array:
+    def _by_rollouts(self, _: str, rows: Array, cost: Cost) -> Array:
         group = self._trainer.settings.medium.group_size
         fresh = fresh_rollouts(self._trainer, rows, group, "study current-fr")
         cost.generated += fresh.tokens
         return np.where(fresh.trials_Q > 0, fresh.rate_Q, 0.5)
 
-    def _by_entropy(self, rows: Array, cost: Cost) -> Array:
-        measure = self._services.entropy
-        assert measure is not None, "the trainer supplies it"
-
-        def of(places: Array) -> Measured:
-            return measure(rows[places])
-
-        estimator = EntropyEstimator(len(rows), of)
-        tokens = estimator.refresh(self._step, self._rng("entropy"))
-        cost.generated, cost.scored = cost.generated + tokens, cost.scored + tokens
+    def _by_asking(self, name: str, rows: Array, cost: Cost) -> Array:
+        """The policy about these prompts alone: the entropy of a prefix of it, or its word."""
+        assert self._trainer.curriculum is not None, "the run has begun"
+        services = self._trainer.curriculum.services
+        ask: Any = services.entropy if name == "entropy" else services.ask
+        kind: Any = EntropyEstimator if name == "entropy" else JudgeEstimator
+        estimator: Estimator = kind(len(rows), lambda places: ask(rows[places]))
+        tokens = estimator.refresh(self._step, self._rng(name))
+        cost.generated += tokens
+        cost.scored += tokens if name == "entropy" else 0
         return estimator.difficulty()
 
-    def _by_judge(self, rows: Array, cost: Cost) -> Array:
-        ask = self._services.ask
-        assert ask is not None, "the trainer supplies it"
-
-        def of(places: Array) -> Replies:
-            return ask(rows[places])
-
-        estimator = JudgeEstimator(len(rows), of)
-        cost.generated += estimator.refresh(self._step, self._rng("judge"))
-        return estimator.difficulty()
-
-    def _by_teacher(self, rows: Array, cost: Cost) -> Array:
+    def _by_teacher(self, _: str, rows: Array, cost: Cost) -> Array:
         """References are drawn from the other prompts: none of those asked about is measured."""
         assert self._embeddings is not None, "prompts are embedded where the teacher takes part"
         count = len(self._embeddings)
@@ -109,11 +92,6 @@ class Asked:
         trials, failures = fresh.trials_Q[scored], fresh.failures_Q[scored]
         estimator.observe(Outcome(self._step, references[scored], trials, failures))
         return estimator.difficulty()[rows]
-
-    @property
-    def _services(self) -> Services:
-        assert self._trainer.curriculum is not None, "the run has begun"
-        return self._trainer.curriculum.services
 
     @property
     def _step(self) -> int:
@@ -165,6 +143,10 @@ def choose_prompts(seen_P: Array, count: int, rng: np.random.Generator) -> Array
 class EstimatorStudy(TrainerCallback):
     """Attach with `watch`; after training, `result()` has everything that was measured."""
 
+    shadows: Shadows  # these three from the begin of training on
+    _asked: Asked
+    _curriculum: Curriculum
+
     def __init__(
         self,
         trainer: DareTrainer,
@@ -188,8 +170,6 @@ class EstimatorStudy(TrainerCallback):
             fix = f"leave 2 of {len(trainer.store)} prompts as the teacher's references, or drop it"
             require(rest >= 2, "--prompts", wanted.prompts, fix)
         self.points: list[dict[str, Any]] = []
-        self.shadows: Shadows | None = None
-        self._asked: Asked | None = None
         self._embedding: Array | None = None
         self._embedded = 0
 
@@ -197,6 +177,7 @@ class EstimatorStudy(TrainerCallback):
         """The curriculum exists now: let the shadows listen."""
         curriculum = self._trainer.curriculum
         assert curriculum is not None, "train() has built it"
+        self._curriculum = curriculum
         scorer = self._trainer.collector.rescore
         self.shadows = Shadows(curriculum, self._watching, scorer, self._embeddings)
         teacher = self._teacher or curriculum.services.teacher
@@ -211,18 +192,14 @@ class EstimatorStudy(TrainerCallback):
                 self._save(self.points)
 
     def _measure(self) -> dict[str, Any]:
-        trainer, wanted = self._trainer, self._wanted
-        curriculum, shadows, asked = trainer.curriculum, self.shadows, self._asked
-        assert curriculum is not None, "the run has begun"
-        assert shadows is not None, "the run has begun"
-        assert asked is not None, "the run has begun"
+        trainer, wanted, curriculum = self._trainer, self._wanted, self._curriculum
         seen = curriculum.visits_P > 0
         rng = keyed_rng(trainer.args.seed, 0, "study prompts")
         rows = choose_prompts(seen, min(wanted.prompts, len(seen)), rng)
-        found = shadows.estimates(rows, curriculum.step)
+        found = self.shadows.estimates(rows, curriculum.step)
         for name in ASKED:  # the fresh group is always taken: it is the intrinsic error
             if name in wanted.estimators or name == "current-fr":
-                found[name] = asked.estimate(name, rows)
+                found[name] = self._asked.estimate(name, rows)
         truth = fresh_rollouts(trainer, rows, wanted.rollouts, "study truth")
         return {
             "step": int(trainer.state.global_step),
@@ -238,19 +215,16 @@ class EstimatorStudy(TrainerCallback):
 
     def _sweep(self, rows: Array) -> dict[str, list[float]] | None:
         """ESS, SNIS and cold start behind the paper's estimate, as it was just rescored."""
-        watcher = self.shadows.watchers.get("paper") if self.shadows is not None else None
+        watcher = self.shadows.watchers.get("paper")
         if watcher is None:
             return None
-        ess, difficulty = aligned(watcher.view, rows, watcher.clip)
+        ess, difficulty = aligned(watcher.view, rows, watcher.config.estimator.clip)
         prior = np.full(len(rows), 0.5) if watcher.prior_P is None else watcher.prior_P[rows]
         return {"ess": ess.tolist(), "aligned": difficulty.tolist(), "prior": prior.tolist()}
 
     def result(self, metrics: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Points and costs; `metrics` are the lines of the run's metrics.jsonl."""
-        assert self.shadows is not None, "the run has ended"
-        assert self._asked is not None, "the run has ended"
         trainer = self._trainer
-        assert trainer.curriculum is not None, "the run has ended"
         seconds = sum(float(line["seconds"].get("refresh", 0.0)) for line in metrics)
         costs = self.shadows.costs(seconds, len(metrics), self._embedded)
         costs.update(self._asked.costs)
@@ -270,9 +244,8 @@ class EstimatorStudy(TrainerCallback):
         """The run's own, or new ones of the same policy where the run needs none."""
         if self._embedding is None:
             trainer = self._trainer
-            assert trainer.curriculum is not None
             prompts = [trainer.store.tokens(row) for row in range(len(trainer.store))]
-            given = trainer.curriculum.services.embeddings
+            given = self._curriculum.services.embeddings
             given = trainer.policy.embed(prompts) if given is None else given
             self._embedding = check_embeddings(given, len(prompts))
             self._embedded = sum(len(tokens) for tokens in prompts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -126,7 +126,11 @@ class Job(Task):
             meta = load_state(found / "curriculum")["meta"]
             if int(meta["generated_tokens_total"]) < self.tokens:
                 return True
-        self._clear(keep=(JOB, ".lock"))
+        for path in self.folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name not in (JOB, ".lock"):
+                path.unlink()
         return False
 
     def finish(self, record: Mapping[str, Any]) -> None:
@@ -134,15 +138,6 @@ class Job(Task):
         write_json(self.folder / DONE, record)
         for path in [*checkpoint.checkpoints(self.folder), *self.folder.glob(".stage-*")]:
             shutil.rmtree(path, ignore_errors=True)
-
-    def _clear(self, keep: Sequence[str]) -> None:
-        for path in self.folder.iterdir():
-            if path.name in keep:
-                continue
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
 
 
 def _differences(before: Any, now: Any, path: str = "") -> list[str]:

@@ -142,7 +142,11 @@ class Study:
         return jobs
 
     def _job(self, arm: Arm, seed: int, base: Mapping[str, Any]) -> Job:
-        tokens = self._budget()
+        tokens = self.tokens
+        if tokens is None:
+            fix = "say how many tokens each run may generate"
+            require(self.recipe == "quickstart", "--tokens", None, fix)
+            tokens = QUICKSTART_TOKENS
         recipe = budgeted(arm.recipe(base, seed), tokens)
         recipe["training"].pop("output_dir", None)
         # All methods sample alike, also those whose preset has a temperature of its own.
@@ -171,13 +175,6 @@ class Study:
         before = json.loads(path.read_text(encoding="utf-8"))["methods"] if path.is_file() else []
         names = list(dict.fromkeys([*before, *(arm.name for arm in self.arms)]))
         write_json(path, {"methods": names})
-
-    def _budget(self) -> int:
-        if self.tokens is not None:
-            return self.tokens
-        if self.recipe != "quickstart":
-            raise InvalidInput("--tokens", None, "say how many tokens each run may generate")
-        return QUICKSTART_TOKENS
 
 
 def default_devices(recipe: dict[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,11 +62,11 @@ def run_jobs(
     progress = progress or StudyProgress(quiet=True)
     running: list[_Running] = []
     asked = 0
-    with StopRequests() as stop, progress:
+    with _stop_requests() as stop, progress:
         progress.begin(len(jobs), len(outcome.kept))
         try:
-            while running or (waiting and not stop.count):
-                while waiting and len(running) < workers and not stop.count:
+            while running or (waiting and not stop):
+                while waiting and len(running) < workers and not stop:
                     slot = min(set(range(workers)) - {item.slot for item in running})
                     job = waiting.pop(0)
                     progress.started(job)
@@ -76,8 +76,8 @@ def run_jobs(
                         outcome.failed.append((job, str(error)))
                         progress.ended(job, f"failed ({error})")
                 time.sleep(0.1)
-                if stop.count > asked:
-                    asked = stop.count
+                if len(stop) > asked:
+                    asked = len(stop)
                     progress.say(
                         "stopping: the runs finish their step and save; ask again to end them now"
                         if asked == 1
@@ -152,25 +152,19 @@ def last_line(path: Path) -> str:
     return lines[-1] if lines else "it printed nothing"
 
 
-class StopRequests:
-    """Inside the `with` block both signals only add to `count`."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> StopRequests:
-        with contextlib.suppress(ValueError):  # outside the main thread signals are not ours
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+@contextlib.contextmanager
+def _stop_requests() -> Iterator[list[int]]:
+    """Inside the `with` block both signals are only noted."""
+    noted: list[int] = []
+    before: dict[signal.Signals, Any] = {}
+    with contextlib.suppress(ValueError):  # outside the main thread signals are not ours
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, lambda number, _: noted.append(number))
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: Any) -> None:
-        self.count += 1
 
 
 _TAIL = 1 << 16

@@ -19,48 +19,13 @@ from dare.curriculum.rollouts import Outcome
 from dare.study.watchers import Cost, Watcher, build_watcher
 
 
-class Watched:
-    """The curriculum's own estimator, unchanged, with the shadows told of what it is told.
-
-    It wants the log-probs that its own estimator wants and those that some shadow reads. Its state
-    is that estimator's: a checkpoint is that of a run without shadows.
-    """
-
-    def __init__(self, own: Estimator, shadows: Shadows) -> None:
-        self.own, self._shadows = own, shadows
-        self.scores = shadows.scores(own.scores)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.own, name)
-
-    def set_prior(self, prior_P: Array) -> None:
-        """The cold start is done: the outcome that comes next is that of the references."""
-        self.own.set_prior(prior_P)
-        self._shadows.expect_references()
-
-    def observe(self, outcome: Outcome) -> None:
-        """See Estimator."""
-        with self._shadows.own_cost.measure():
-            self.own.observe(outcome)
-        self._shadows.observe(outcome)
-
-    def read(self, step: int, rng: np.random.Generator, token_budget: int) -> int:
-        """See Estimator. What the shadows read costs the run nothing."""
-        with self._shadows.beside_rescoring(self._shadows.own_cost):
-            spent = self.own.read(step, rng, token_budget)
-        self._shadows.read(step, spent, token_budget)
-        return spent
-
-    def refresh(self, step: int, rng: np.random.Generator) -> int:
-        """See Estimator. What the shadows do here costs the run nothing."""
-        with self._shadows.beside_rescoring(self._shadows.own_cost):
-            spent = self.own.refresh(step, rng)
-        self._shadows.refresh(step)
-        return spent
-
-
 class Shadows:
-    """The watching estimators of one run, and the tokens that alignment has taken so far."""
+    """Stands in for the run's own estimator, unchanged, and tells the watching ones what that is
+    told.
+
+    It wants the log-probs that the run's own wants and those that some shadow reads. Its state is
+    the own one's: a checkpoint is that of a run without shadows.
+    """
 
     def __init__(
         self,
@@ -74,8 +39,8 @@ class Shadows:
         `scorer` rescores for shadows where the run rescores nothing; `embed` gives the prompts'
         embeddings and is called where some shadow has a cold start.
         """
+        self.own = curriculum.estimator
         self._curriculum, self._scorer = curriculum, scorer
-        own = curriculum.estimator
         self.watchers = {
             name: build_watcher(name, curriculum, changes) for name, changes in watching.items()
         }
@@ -83,7 +48,7 @@ class Shadows:
         """Of the run's own estimator; nobody reads it where that is none of those asked for."""
         self._references_due = False
         self._budget = 0
-        self.rescored, self.cold = 0, 0
+        self.rescored, self.cold = 0, 0  # tokens that alignment and the cold start have taken
         self.beside_seconds = 0.0
         """Seconds of the run's refreshes that were not spent on the run's rescoring."""
         config, count = curriculum.config, len(curriculum.prompts)
@@ -95,19 +60,22 @@ class Shadows:
             self._first = config.cold_start.references or paper
             none = dataclasses.replace(config.cold_start, references=0)
             self._cold = ColdStart(count, none, config.seed, embeddings)
-        curriculum.estimator = cast(Estimator, Watched(own, self))
+        wanted = {self.own.scores, *(watcher.estimator.scores for watcher in self._shadowing)}
+        self.scores: Wanted = next(kind for kind in ("all", "trained", "none") if kind in wanted)
+        curriculum.estimator = cast(Estimator, self)
 
-    def scores(self, own: Wanted) -> Wanted:
-        """Whose log-probs the run has to record: what its own estimator and the shadows read."""
-        found = {own, *(watcher.estimator.scores for watcher in self._shadowing)}
-        return "all" if "all" in found else "trained" if "trained" in found else "none"
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own, name)
 
-    def expect_references(self) -> None:
-        """The next outcome is that of the cold start."""
+    def set_prior(self, prior_P: Array) -> None:
+        """The cold start is done: the outcome that comes next is that of the references."""
+        self.own.set_prior(prior_P)
         self._references_due = True
 
     def observe(self, outcome: Outcome) -> None:
         """The same outcome to all; each has its own cold start from the same references."""
+        with self.own_cost.measure():
+            self.own.observe(outcome)
         if self._first:
             self._references_due = self._first_comers(outcome)
         elif self._references_due and not self._curriculum.config.cold_start.train:
@@ -115,30 +83,37 @@ class Shadows:
         for watcher in self._shadowing:
             with watcher.cost.measure():
                 if self._references_due and watcher.estimator.uses_prior:
-                    watcher.prior_P = self._cold.prior(watcher.temperature)
+                    watcher.prior_P = self._cold.prior(watcher.config.cold_start.temperature)
                     watcher.estimator.set_prior(watcher.prior_P)
                 watcher.estimator.observe(outcome)
         self._references_due = False
 
-    def read(self, step: int, spent: int, token_budget: int) -> None:
-        """The run's own has read; so may each of the others, with the same budget."""
+    def read(self, step: int, rng: np.random.Generator, token_budget: int) -> int:
+        """See Estimator. Each of the others has the same budget; it costs the run nothing."""
         self._budget = token_budget
+        with self._beside_rescoring(self.own_cost):
+            spent = self.own.read(step, rng, token_budget)
         _charge_reading(self.own_cost, spent)
         for watcher in self._shadowing:
-            with self.beside_rescoring(watcher.cost):
+            with self._beside_rescoring(watcher.cost):
                 tokens = watcher.estimator.read(step, self._rng(step, "read"), token_budget)
             _charge_reading(watcher.cost, tokens)
+        return spent
 
-    def refresh(self, step: int) -> None:
-        """The policy has changed, and the run has rescored what its budget allows."""
-        buffer, rescores = self._curriculum.buffer, self._curriculum.estimator.rescores
-        if rescores:
+    def refresh(self, step: int, rng: np.random.Generator) -> int:
+        """See Estimator. The run has rescored what its budget allows; the rest costs it nothing."""
+        with self._beside_rescoring(self.own_cost):
+            spent = self.own.refresh(step, rng)
+        buffer = self._curriculum.buffer
+        if self.own.rescores:
             self.rescored += int(buffer["length"][buffer["scored_step"] == step].sum())
         for watcher in self._shadowing:
-            with self.beside_rescoring(watcher.cost):
-                if watcher.aligned and not watcher.rescored and not rescores:
+            aligned = watcher.rescored or self.own.rescores
+            with self._beside_rescoring(watcher.cost):
+                if watcher.estimator.rescores and not aligned:
                     self._rescore_stale(watcher, step)
                 self._refresh(watcher, step)
+        return spent
 
     def estimates(self, rows: Array, step: int) -> dict[str, Array]:
         """Each shadow's estimate of these prompts for the policy of now."""
@@ -162,7 +137,7 @@ class Shadows:
             cost = found[name]
             if watcher.prior_P is not None:
                 cost.start(self.cold, embedded)
-            if watcher.aligned and not watcher.rescored:
+            if watcher.estimator.rescores and not watcher.rescored:
                 cost.scored += self.rescored
                 cost.seconds += rescoring
             if not watcher.rescored:
@@ -170,7 +145,7 @@ class Shadows:
         return found
 
     @contextmanager
-    def beside_rescoring(self, cost: Cost) -> Iterator[None]:
+    def _beside_rescoring(self, cost: Cost) -> Iterator[None]:
         """Charge the time of this block, which is a part of the run's refresh, to `cost`."""
         before = cost.seconds
         with cost.measure():

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from transformers import TrainerCallback
@@ -17,9 +17,6 @@ from dare.errors import require
 from dare.policy.generate import GenerationRequest
 from dare.training.recipe import build, resolved
 from dare.training.trainer import DareTrainer
-
-if TYPE_CHECKING:
-    from dare.training.trainer import DareTrainer
 
 _SCHEDULES = ("constant", "constant_with_warmup")
 
@@ -76,13 +73,33 @@ def train(
     resume: bool = False,
 ) -> DareTrainer:
     """Train in `folder` until the tokens are generated, or for the recipe's steps without them."""
-    training = {**(recipe.get("training") or {}), "output_dir": str(folder), "disable_tqdm": True}
     stop = [] if tokens is None else [StopAtTokens(tokens)]
-    trainer = build({**recipe, "training": training}, callbacks=[*callbacks, *stop])
-    trainer.quiet()
+    trainer = made(recipe, folder, [*callbacks, *stop])
     for callback in stop:
         callback.trainer = trainer
     trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def made(
+    recipe: Mapping[str, Any], folder: Path, callbacks: Sequence[Any], **changes: Any
+) -> DareTrainer:
+    """The trainer of a recipe that writes to `folder`, with our bars alone."""
+    own = {"output_dir": str(folder), "disable_tqdm": True, **changes}
+    training = {**(recipe.get("training") or {}), **own}
+    trainer = build({**recipe, "training": training}, callbacks=list(callbacks))
+    trainer.quiet()
+    return trainer
+
+
+def made_to_measure(
+    recipe: Mapping[str, Any], folder: Path, callbacks: Sequence[Any], fix: str, **changes: Any
+) -> DareTrainer:
+    """The same without evaluations, which change nothing that is measured; one process alone."""
+    unevaluated = {"eval_strategy": "no", "eval_on_start": False, "load_best_model_at_end": False}
+    trainer = made(recipe, folder, callbacks, **unevaluated, **changes)
+    processes = trainer.accelerator.num_processes
+    require(processes == 1, "processes", processes, fix)
     return trainer
 
 

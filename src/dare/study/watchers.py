@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +16,8 @@ from dare.curriculum.arrays import Array, rank_from_end
 from dare.curriculum.buffer import RolloutBuffer, ScoreRequest
 from dare.curriculum.curriculum import Curriculum
 from dare.curriculum.estimators.base import Estimator
-from dare.curriculum.estimators.baselines import (
-    PosteriorEstimator,
-    PreviousEstimator,
-    UniformEstimator,
-)
 from dare.curriculum.estimators.build import build_estimator
 from dare.curriculum.estimators.dare import LiveEstimator
-from dare.curriculum.estimators.paper import PaperEstimator
 from dare.curriculum.rollouts import Outcome, RolloutBatch
 from dare.errors import InvalidInput
 
@@ -123,13 +117,11 @@ class NewestView(RolloutBuffer):
 
     def add_scores(self, uid: Any, total_logprob: Any, step: int) -> None:
         """Scores for the view alone, beside those that it has of other rollouts."""
-        here = self._source.position(self._uid) >= 0
-        kept = here & ~np.isin(self._uid, uid)
+        kept = (self._source.position(self._uid) >= 0) & ~np.isin(self._uid, uid)
         before = self._uid[kept], self._total[kept], self._step[kept]
         self.rescore(uid, total_logprob, step)
-        self._uid = np.concatenate([before[0], self._uid])
-        self._total = np.concatenate([before[1], self._total])
-        self._step = np.concatenate([before[2], self._step])
+        held = zip(before, (self._uid, self._total, self._step), strict=True)
+        self._uid, self._total, self._step = (np.concatenate(pair) for pair in held)
 
     def forget(self) -> None:
         """Show the source's scores again."""
@@ -171,22 +163,22 @@ WATCHING = {
 }
 
 
+# The settings of each, where they are not those of `dare`.
+_PRESETS = {"paper": "paper", "paper-budget": "paper", "previous-fr": "previous-fr"}
+_PRESETS |= {"posterior": "mopps", "uniform": "grpo"}
+
+
 @dataclass
 class Watcher:
-    """One estimator, its view of the run's buffer and what it has cost."""
+    """One estimator, its settings, its view of the run's buffer and what it has cost."""
 
     estimator: Estimator
     view: NewestView
-    temperature: float | Literal["auto", "paper"] = "auto"
-    """Of its cold start."""
+    config: CurriculumConfig
     own: bool = False
     """Whether it is the run's own estimator, which hears everything anyway."""
-    aligned: bool = False
-    """Whether it lives on rescored rollouts."""
     rescored: bool = False
     """Whether all of its rollouts are rescored where it is asked, not only what the run did."""
-    clip: float = 4.0
-    """c of its log-ratios."""
     prior_P: Array | None = None
     """Its cold start, once the references are in."""
     cost: Cost = field(default_factory=Cost)
@@ -197,44 +189,24 @@ def build_watcher(
 ) -> Watcher:
     """The estimator of that name over the curriculum's prompts and buffer.
 
-    With `changes` (settings by dotted name) it is the run's own with those, whatever the name.
+    With `changes` (settings by dotted name) it is the run's own with those; its name is none of
+    `WATCHING` then.
     """
-    run, count = curriculum.config, len(curriculum.prompts)
-    buffer, services = curriculum.buffer, curriculum.services
+    run, count, services = curriculum.config, len(curriculum.prompts), curriculum.services
     if changes is not None:
         config = run.replace(changes)
-        view = NewestView(buffer, config.buffer.rollouts_per_prompt)
-        estimator = build_estimator(config, count, view, services)
-        temperature, clip = config.cold_start.temperature, config.estimator.clip
-        return Watcher(estimator, view, temperature, aligned=estimator.rescores, clip=clip)
-    if name.startswith("dare"):
-        view = NewestView(buffer, run.buffer.rollouts_per_prompt)
-        if name == "dare" and isinstance(curriculum.estimator, LiveEstimator):
-            return Watcher(curriculum.estimator, view, own=True)
-        states = None if name == "dare-no-states" else services.states
-        solutions = services.solutions if name == "dare" else None
-        return Watcher(LiveEstimator(count, states, solutions, services.lengths), view)
-    if name in ("paper", "paper-budget"):
-        config = CurriculumConfig.preset("paper")
-        view = NewestView(buffer, run.medium.group_size)  # the latest group only: K = G
-        return Watcher(
-            PaperEstimator(count, view, config.estimator),
-            view,
-            config.cold_start.temperature,
-            aligned=True,
-            rescored=name == "paper",
-            clip=config.estimator.clip,
-        )
-    if name == "previous-fr":
-        config = CurriculumConfig.preset("previous-fr")
-        view = NewestView(buffer, config.buffer.rollouts_per_prompt)
-        return Watcher(PreviousEstimator(count, view), view)
-    view = NewestView(buffer, run.buffer.rollouts_per_prompt)
-    if name == "posterior":
-        config = CurriculumConfig.preset("mopps")
-        return Watcher(PosteriorEstimator(count, config.estimator.posterior_discount), view)
+    else:
+        config = CurriculumConfig.preset(_PRESETS.get(name, "dare"))
+    if name in ("dare-no-solutions", "dare-no-states"):
+        services = dataclasses.replace(services, solutions=None)
+    if name == "dare-no-states":
+        services = dataclasses.replace(services, states=None)
+    last = name in ("paper", "paper-budget")  # the latest group only: K = G
+    kept = run.medium.group_size if last else config.buffer.rollouts_per_prompt
+    view = NewestView(curriculum.buffer, kept)
+    if name == "dare" and isinstance(curriculum.estimator, LiveEstimator):
+        return Watcher(curriculum.estimator, view, config, own=True)
     if name == "mean-of-seen":
-        return Watcher(MeanOfSeen(count), view)
-    if name == "uniform":
-        return Watcher(UniformEstimator(count), view)
-    raise InvalidInput("estimator", name, f"choose one of {', '.join(WATCHING)}")
+        return Watcher(MeanOfSeen(count), view, config)
+    estimator = build_estimator(config, count, view, services)
+    return Watcher(estimator, view, config, rescored=name == "paper")

@@ -16,10 +16,10 @@ from dare.curriculum.arrays import Array, keyed_rng
 from dare.errors import InvalidInput, require
 from dare.runs.checkpoint import checkpoints
 from dare.runs.files import write_whole
-from dare.study.single import fresh_rollouts
+from dare.study.single import fresh_rollouts, made_to_measure
 from dare.teacher.rates import text_of
 from dare.training.progress import RichProgress
-from dare.training.recipe import build, load_data
+from dare.training.recipe import load_data
 
 if TYPE_CHECKING:
     from dare.training.trainer import DareTrainer
@@ -50,18 +50,8 @@ def measure(recipe: Mapping[str, Any], out: Path, wanted: Wanted) -> list[dict[s
     """
     folder = out.with_name(out.name + ".run")
     _claim(folder, recipe, wanted)
-    training = {
-        **(recipe.get("training") or {}),
-        "output_dir": str(folder / "run"),
-        "disable_tqdm": True,
-        "eval_strategy": "no",
-        "eval_on_start": False,
-        "load_best_model_at_end": False,
-    }
-    trainer = build({**recipe, "training": training}, callbacks=[RichProgress("measure")])
-    trainer.quiet()
-    processes = trainer.accelerator.num_processes
-    require(processes == 1, "processes", processes, "measure in one process")
+    bar, fix = [RichProgress("measure")], "measure in one process"
+    trainer = made_to_measure(recipe, folder / "run", bar, fix)
     label = Path(str(recipe.get("model", "pocket"))).name
     last, steps = max(wanted.at), int(trainer.args.max_steps)
     fix = f"the run ends after {steps} steps; lengthen it with --max-steps"

@@ -60,11 +60,23 @@ function showSection(section) {
   if (section.by_run && content.runs.length > 1) {
     root.append(h("p", { class: "soft" }, `Run: ${content.runs[state.run].name}`));
   }
-  root.append(h("div", { class: "grid" }, ...blocks.map(blockElement)));
+  root.append(grid(blocks));
   if (section.rest && section.rest.length) {
     root.append(h("details", { class: "fold" }, h("summary", {}, `${section.rest.length} more logged metrics`),
-      h("div", { class: "grid" }, ...section.rest.map(blockElement))));
+      grid(section.rest)));
   }
+}
+
+// Two panels a row where there is room for them; one without a neighbour takes the row.
+function grid(blocks) {
+  const elements = blocks.map(blockElement);
+  let single = null;
+  for (const element of [...elements, null]) {
+    const narrow = element && element.matches(".block:not(.wide, .note)");
+    if (!narrow && single) single.classList.add("wide");
+    single = narrow && !single ? element : null;
+  }
+  return h("div", { class: "grid" }, ...elements);
 }
 
 function blockElement(block) {

@@ -46,7 +46,9 @@ function loadPlotly() {
   const script = document.createElement("script");
   script.textContent = document.getElementById("plotly").textContent;
   document.head.append(script);
-  if (waiting.size) drawNext();
+  // A picture is taken when its time is up, however few frames there were.
+  if ("picture" in document.documentElement.dataset) [...plots.keys()].forEach(draw);
+  else if (waiting.size) drawNext();
 }
 
 function drawNext() {

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from dare.curriculum.arrays import Array
 from dare.errors import InvalidInput
 from dare.report.blocks import (
     DASHES,
     RUN_COLOURS,
     Block,
     Trace,
+    area,
+    curve,
     note,
     numbers,
     plot,
@@ -35,19 +36,21 @@ def comparison(runs: Sequence[RunData], methods: Sequence[str]) -> dict[str, Any
         "95 % intervals by Student's t, over seeds and, where every run kept the score of each "
         "problem, over problems too."
     )
-    usable = [place for place, run in enumerate(runs) if _usable(run)]
+    pairs = [(run, method) for run, method in zip(runs, methods, strict=True) if _usable(run)]
     blocks: list[Block] = []
-    left = [runs[place].name for place in range(len(runs)) if place not in usable]
+    left = [run.name for run in runs if not _usable(run)]
     if left:
         blocks.append(note(f"Left out, for want of evaluations or steps: {', '.join(left)}."))
-    if len(usable) < 2:
+    if len(pairs) < 2:
         blocks.append(note("Nothing to compare yet: it takes two runs with an evaluation each."))
     else:
         # As in the training curves: of all methods, also those that are left out here.
-        place_of = dict(zip(methods, colour_places(methods).tolist(), strict=True))
-        colours = {name: f"run:{place}" for name, place in place_of.items()}
-        chosen = [runs[place] for place in usable], [methods[place] for place in usable]
-        blocks += _compared(*chosen, colours)
+        colours = dict(zip(methods, colours_of(methods), strict=True))
+        found = [Run(method, run.seed, run.folder, *_clean(run)) for run, method in pairs]
+        try:
+            blocks += compared(compare_runs(found), colours)
+        except InvalidInput as error:
+            blocks.append(note(f"Nothing to compare: {error.fix}."))
     return section("comparison", "Comparison", intro, blocks)
 
 
@@ -77,20 +80,6 @@ def _usable(run: RunData) -> bool:
     return bool(scored and len(run.metrics) and np.isfinite(run.tokens).all())
 
 
-def _compared(
-    runs: Sequence[RunData], methods: Sequence[str], colours: Mapping[str, str]
-) -> list[Block]:
-    found = [
-        Run(name, run.seed, run.folder, *_clean(run))
-        for run, name in zip(runs, methods, strict=True)
-    ]
-    try:
-        figures = compare_runs(found)
-    except InvalidInput as error:
-        return [note(f"Nothing to compare: {error.fix}.")]
-    return compared(figures, colours)
-
-
 def compared(figures: dict[str, Any], colours: Mapping[str, str]) -> list[Block]:
     """The pictures of a comparison, then its tables."""
     shown = [plot for plots in pictures(figures, colours).values() for plot in plots]
@@ -118,49 +107,37 @@ def _clean(run: RunData) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Evaluations and steps with everything that a comparison reads."""
     evaluations = []
     for record in run.evaluations:
-        accuracy, tokens = values([record], "accuracy")[0], values([record], "tokens")[0]
-        total = values([record], "generated_tokens_total")[0]
-        if np.isfinite([accuracy, total]).all():
-            levels = record.get("by_level")
-            parts = levels if isinstance(levels, dict) else {}
-            whole = {
-                level_name(name): {
-                    **{key: known(part.get(key)) for key in ("accuracy", "tokens")},
-                    "by_problem": _scores(part),
-                }
-                for name, part in parts.items()
-                if isinstance(part, dict)
+        total = known(record.get("generated_tokens_total"))
+        if total is None or known(record.get("accuracy")) is None:
+            continue
+        parts = record.get("by_level")
+        levels = parts.items() if isinstance(parts, dict) else ()
+        evaluations.append(
+            {
+                "step": record["step"],
+                "generated_tokens_total": total,
+                "by_level": {level_name(n): _part(p) for n, p in levels if isinstance(p, dict)},
+                "problem_set": legible(str(record.get("problem_set", "")), 60),
+                **_part(record),
             }
-            evaluations.append(
-                {
-                    "step": record["step"],
-                    "accuracy": float(accuracy),
-                    "tokens": float(tokens) if np.isfinite(tokens) else None,
-                    "generated_tokens_total": float(total),
-                    "by_level": whole,
-                    "by_problem": _scores(record),
-                    "problem_set": legible(str(record.get("problem_set", "")), 60),
-                }
-            )
+        )
     metrics = []
     for record, total, spent in zip(
         run.metrics, run.tokens, np.diff(run.seconds, prepend=0.0), strict=True
     ):
-        line: dict[str, Any] = {"step": record["step"], "generated_tokens_total": float(total)}
-        if spent > 0:
-            line["seconds"] = {"all": float(spent)}
-        for key in ("memory_mb", "varied_groups"):
-            held = known(record.get(key))
-            if held is not None:
-                line[key] = held
-        metrics.append(line)
+        held = {key: known(record.get(key)) for key in ("memory_mb", "varied_groups")}
+        line = {"step": record["step"], "generated_tokens_total": float(total)}
+        line |= {key: value for key, value in held.items() if value is not None}
+        metrics.append(line | ({"seconds": {"all": float(spent)}} if spent > 0 else {}))
     return evaluations, metrics
 
 
-def _scores(part: Mapping[str, Any]) -> list[float]:
-    """Score of each problem, NaN where it has none; nothing where the run kept none."""
-    held = part.get("by_problem")
-    return [number(value) for value in held] if isinstance(held, list) else []
+def _part(held: Mapping[str, Any]) -> dict[str, Any]:
+    """Of all problems or of a level: its figures, and the scores it kept, NaN for one of none."""
+    scores = held.get("by_problem")
+    by_problem = [number(score) for score in scores] if isinstance(scores, list) else []
+    figures = {key: known(held.get(key)) for key in ("accuracy", "tokens")}
+    return {**figures, "by_problem": by_problem}
 
 
 def _curves(figures: dict[str, Any], colours: Mapping[str, str], axis: str) -> Block:
@@ -171,47 +148,17 @@ def _curves(figures: dict[str, Any], colours: Mapping[str, str], axis: str) -> B
             np.array(side, dtype=float) for side in zip(*method[f"curve_{axis}"], strict=True)
         )
         if np.isfinite(low).all():
-            traces.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines",
-                    "x": [*x, *x[::-1]],
-                    "y": [*numbers(high), *numbers(low)[::-1]],
-                    "fill": "toself",
-                    "colour": colours[name],
-                    "hoverinfo": "skip",
-                    "showlegend": False,
-                    "group": name,
-                }
-            )
+            traces.append(area(low, high, colours[name], x=[*x, *x[::-1]], group=name))
         label = f"{name} ({len(method['seeds'])} seeds)" if len(method["seeds"]) > 1 else name
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "x": x,
-                "y": numbers(mean),
-                "name": label,
-                "colour": colours[name],
-                "group": name,
-                "line": {"dash": _dash(colours[name])},
-            }
-        )
+        look = {"group": name, "line": {"dash": _dash(colours[name])}}
+        traces.append(curve(x, numbers(mean), colours[name], label, **look))
     words = {"tokens": "generated tokens", "seconds": "seconds of training"}[axis]
     caption = f"Held-out accuracy over {words}, as far as all runs have come."
     if axis == "seconds":
         caption += " Evaluation is not counted."
-    return plot(
-        "comparison-curves" if axis == "tokens" else "comparison-seconds",
-        f"Accuracy at equal {axis}",
-        caption,
-        traces,
-        x=words,
-        legend=True,
-        share=True,
-        wide=True,
-        height=360,
-    )
+    name = "comparison-curves" if axis == "tokens" else "comparison-seconds"
+    wide: dict[str, Any] = {"x": words, "legend": True, "share": True, "wide": True, "height": 360}
+    return plot(name, f"Accuracy at equal {axis}", caption, traces, **wide)
 
 
 def _levels(figures: dict[str, Any], colours: Mapping[str, str], key: str) -> Block:
@@ -219,11 +166,9 @@ def _levels(figures: dict[str, Any], colours: Mapping[str, str], key: str) -> Bl
     traces: list[Trace] = []
     for name, method in figures["methods"].items():
         parts = {level: part[key] for level, part in method["by_level"].items()}
-        bar = {"type": "bar", "x": list(parts), "y": [part[0] for part in parts.values()]}
-        whiskers = _whiskers(list(parts.values()))
-        traces.append(
-            {**bar, "name": name, "colour": colours[name], "group": name, "error_y": whiskers}
-        )
+        y, whiskers = [part[0] for part in parts.values()], _whiskers(list(parts.values()))
+        bar = {"type": "bar", "x": list(parts), "y": y, "error_y": whiskers}
+        traces.append({**bar, "name": name, "group": name, "colour": colours[name]})
     share = key == "accuracy"
     title = "Accuracy by level" if share else "Tokens a response by level"
     options: dict[str, Any] = {"legend": True, "share": share, "height": 320}
@@ -247,21 +192,14 @@ def _ends(figures: dict[str, Any], colours: Mapping[str, str], key: str) -> Bloc
     title, caption = _ENDS[key]
     traces: list[Trace] = []
     for name, method in figures["methods"].items():
-        dot = {"type": "scatter", "mode": "markers", "x": [method[key][0]], "y": [name]}
-        look = {"colour": colours[name], "marker": {"size": 10}}
-        traces.append({**dot, **look, "name": name, "error_x": _whiskers([method[key]])})
+        look = {"mode": "markers", "marker": {"size": 10}, "error_x": _whiskers([method[key]])}
+        traces.append(curve([method[key][0]], [name], colours[name], name, **look))
     rate = {"tickformat": ".3~p"} if key in ("accuracy", "auc") else {}
     names = {"automargin": True, "type": "category", "autorange": "reversed"}
-    return plot(
-        "comparison-ends" if key == "accuracy" else f"comparison-{key}",
-        title,
-        caption,
-        traces,
-        x=title,
-        wide=key == "accuracy",
-        height=130 + 34 * len(traces),
-        layout={"xaxis": rate, "yaxis": names},
-    )
+    options: dict[str, Any] = {"x": title, "wide": key == "accuracy"}
+    options |= {"height": 130 + 34 * len(traces), "layout": {"xaxis": rate, "yaxis": names}}
+    place = "comparison-ends" if key == "accuracy" else f"comparison-{key}"
+    return plot(place, title, caption, traces, **options)
 
 
 def _whiskers(values: Sequence[Sequence[float | None]]) -> dict[str, Any]:
@@ -278,9 +216,8 @@ def _dash(colour: str) -> str:
     return DASHES[int(colour.partition(":")[2]) // RUN_COLOURS % len(DASHES)]
 
 
-def colour_places(methods: Sequence[str]) -> Array:
+def colours_of(methods: Sequence[str]) -> list[str]:
     """A colour a method; a colour a run where there is one method only."""
     order = list(dict.fromkeys(methods))
-    if len(order) == 1:
-        return np.arange(len(methods))
-    return np.array([order.index(name) for name in methods])
+    places = range(len(methods)) if len(order) == 1 else map(order.index, methods)
+    return [f"run:{place}" for place in places]

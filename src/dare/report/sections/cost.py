@@ -2,87 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
-from dare.report.blocks import (
-    Axes,
-    Block,
-    duration,
-    layers,
-    line,
-    note,
-    percent,
-    plot,
-    section,
-    short,
-    table,
-)
+from dare.report.blocks import Block, View, duration, note, of_each_run, percent, plot, short, table
 from dare.runs.reader import RunData, inner_keys, values
 
 _PHASES = 8
+_STACKED = {
+    "seconds": ("Seconds of a step", "Which phase takes how long."),
+    "tokens": (
+        "Tokens of a step",
+        "Generated: sampled. Scored: read again for log-probs. Refreshed: read to "
+        "realign the estimate. Trained: in the gradient.",
+    ),
+}
 
 
-def cost(runs: Sequence[RunData], axes: Axes) -> dict[str, Any]:
-    """Phases of a step, tokens by use and memory, for each run."""
-    intro = "A step is plan, generate, reward, score, train, refresh. Evaluation is not counted."
-    by_run = [_blocks(run, place, axes) for place, run in enumerate(runs)]
-    return section("cost", "Time and memory", intro, by_run=by_run)
-
-
-def _blocks(run: RunData, place: int, axes: Axes) -> list[Block]:
-    if not run.metrics:
+@of_each_run(
+    "cost",
+    "Time and memory",
+    "A step is plan, generate, reward, score, train, refresh. Evaluation is not counted.",
+)
+def cost(view: View) -> list[Block]:
+    """Phases of a step, tokens by use and memory."""
+    if not view.run.metrics:
         return [note("No step has been written yet.")]
-    return [
-        *_stacked(
-            run,
-            place,
-            axes,
-            "seconds",
-            "Seconds of a step",
-            "Which phase takes how long.",
-            "seconds",
-        ),
-        *_stacked(
-            run,
-            place,
-            axes,
-            "tokens",
-            "Tokens of a step",
-            "Generated: sampled. Scored: read again for log-probs. Refreshed: read to "
-            "realign the estimate. Trained: in the gradient.",
-            "tokens",
-        ),
-        *_memory(run, place, axes),
-        *_totals(run),
-    ]
+    stacked = [_stacked(view, key, *words) for key, words in _STACKED.items()]
+    return [*stacked, _memory(view), *_totals(view.run)]
 
 
-def _stacked(
-    run: RunData, place: int, axes: Axes, key: str, title: str, caption: str, unit: str
-) -> list[Block]:
-    names = inner_keys(run.metrics, key)[:_PHASES]
-    parts = {n: axes.thin(place, np.nan_to_num(values(run.metrics, key, n))) for n in names}
+def _stacked(view: View, key: str, title: str, caption: str) -> Block:
+    metrics = view.run.metrics
+    names = inner_keys(metrics, key)[:_PHASES]
     if not names:
-        return [note(f"{title}: metrics.jsonl has no {key}.")]
+        return note(f"{title}: metrics.jsonl has no {key}.")
+    parts = {name: np.nan_to_num(values(metrics, key, name)) for name in names}
     colours = [f"series:{index}" for index in range(len(names))]
-    traces = layers(parts, axes.of(place), colours)
+    traces = view.layers(parts, colours)
     if key == "tokens":  # the same tokens are generated, scored and trained: no sum of parts
         rows = zip(parts.items(), colours, strict=True)
-        traces = [line(y, axes.of(place), c, name, smooth=True) for (name, y), c in rows]
-    return [plot(f"cost-{key}", title, caption, traces, y=unit, legend=True, height=340)]
+        traces = [view.line(y, colour, name, smooth=True) for (name, y), colour in rows]
+    return plot(f"cost-{key}", title, caption, traces, y=key, legend=True, height=340)
 
 
-def _memory(run: RunData, place: int, axes: Axes) -> list[Block]:
-    found = values(run.metrics, "memory_mb")
+def _memory(view: View) -> Block:
+    found = values(view.run.metrics, "memory_mb")
     if not np.isfinite(found).any():
-        return [note("Memory: metrics.jsonl has no memory_mb.")]
-    trace = line(axes.thin(place, found), axes.of(place), "main", "peak")
+        return note("Memory: metrics.jsonl has no memory_mb.")
     caption = "Peak so far: of the GPU where one is used, otherwise of the process."
     more = {"yaxis": {"rangemode": "tozero", "tickformat": ",.0f"}}
-    return [plot("memory", "Memory", caption, [trace], y="MB", height=340, layout=more)]
+    traces = [view.line(found, "main", "peak")]
+    return plot("memory", "Memory", caption, traces, y="MB", height=340, layout=more)
 
 
 def _totals(run: RunData) -> list[Block]:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dare.evaluation.intervals import wilson
-from dare.report.blocks import DASHES, Axes, Block, Trace, line, note, numbers, plot, section
+from dare.report.blocks import DASHES, Block, Trace, View, area, line, note, plot, section
 from dare.runs.difficulty import TIERS
-from dare.runs.reader import RunData, values
+from dare.runs.reader import values
 from dare.text import legible
 
 
@@ -82,72 +82,63 @@ _TREATMENTS = (
 )
 
 
-def curves(runs: Sequence[RunData], colours: Sequence[str], axes: Axes) -> dict[str, Any]:
+def curves(views: Sequence[View], colours: Sequence[str]) -> dict[str, Any]:
     """A plot a metric, a line a run; runs of one colour differ in their dashes."""
     intro = (
         "Along x: steps, generated tokens or training time, chosen above. "
         "Faint lines are the values themselves, strong ones a moving average."
     )
-    blocks = [_evaluation(runs, colours, axes)]
+    blocks = [_evaluation(views, colours)]
     for curve in CURVES:
-        blocks += _curve(curve, runs, colours, axes)
-    if not any(run.metrics for run in runs):
+        blocks += _curve(curve, views, colours)
+    if not any(view.run.metrics for view in views):
         blocks.append(note("No training step has been written to metrics.jsonl yet."))
-    known = {curve.key for curve in CURVES} | _SHOWN_ELSEWHERE
-    others = {key: None for run in runs for record in run.metrics for key in record}
-    rest = []
-    for key in others:
-        if key not in known:
-            rest += _curve(
-                Curve(key, legible(key.replace("_", " "), 60), "As logged."), runs, colours, axes
-            )
+    shown = {curve.key for curve in CURVES} | _SHOWN_ELSEWHERE
+    logged = dict.fromkeys(key for view in views for record in view.run.metrics for key in record)
+    others = [Curve(k, legible(k.replace("_", " "), 60), "As logged.") for k in logged]
+    rest = [b for curve in others if curve.key not in shown for b in _curve(curve, views, colours)]
     return {**section("curves", "Training", intro, blocks), "rest": rest}
 
 
-def _curve(
-    curve: Curve, runs: Sequence[RunData], colours: Sequence[str], axes: Axes
-) -> list[Block]:
+def _curve(curve: Curve, views: Sequence[View], colours: Sequence[str]) -> list[Block]:
     """No plot where nothing was logged, or where it never was anything but 0."""
+    of_tiers = curve.key in _TREATMENTS or curve.key.endswith(tuple(f"_{t}" for t in TIERS))
     traces: list[Trace] = []
-    for place, (run, colour) in enumerate(zip(runs, colours, strict=True)):
-        found = values(run.metrics, curve.key)
+    for view, colour, dash in zip(views, colours, dashes(colours), strict=True):
+        found = values(view.run.metrics, curve.key)
         known = found[np.isfinite(found)]
         if not len(known) or (curve.key in _ZERO_IS_NOTHING and not known.any()):
             continue
-        of_tiers = curve.key in _TREATMENTS or curve.key.endswith(tuple(f"_{t}" for t in TIERS))
-        if of_tiers and run.curriculum("tiers") is False:  # the same as over all, or nothing
+        if of_tiers and view.run.curriculum("tiers") is False:  # the same as over all, or nothing
             continue
-        y = axes.thin(place, found)
-        smooth = curve.key != "learning_rate"
-        dash = {"dash": dashes(colours)[place]}
-        traces.append(
-            line(y, axes.of(place), colour, run.name, run=place, smooth=smooth, line=dash)
-        )
+        look = {"run": view.place, "smooth": curve.key != "learning_rate", "line": {"dash": dash}}
+        traces.append(view.line(found, colour, view.run.name, **look))
     if not traces:
         return []
     return [plot(f"curve-{curve.key}", curve.title, curve.caption, traces, share=curve.share)]
 
 
-def _evaluation(runs: Sequence[RunData], colours: Sequence[str], axes: Axes) -> Block:
+def _evaluation(views: Sequence[View], colours: Sequence[str]) -> Block:
     traces: list[Trace] = []
-    for place, (run, colour) in enumerate(zip(runs, colours, strict=True)):
-        scored = [one for one in run.evaluations if np.isfinite(values([one], "accuracy")[0])]
+    for view, colour, dash in zip(views, colours, dashes(colours), strict=True):
+        scored = [one for one in view.run.evaluations if np.isfinite(values([one], "accuracy")[0])]
         if not scored:
             continue
         accuracy = values(scored, "accuracy")
-        name = axes.at(f"eval{place}", run, values(scored, "step"), done=True)
+        axis = view.at("eval", values(scored, "step"), done=True)
         trials = values(scored, "responses") - np.nan_to_num(values(scored, "unscored"))
         shares = (accuracy >= 0).all() and (accuracy <= 1).all()
-        if shares and np.isfinite(trials).all() and len(runs) <= _BANDS:
+        if shares and np.isfinite(trials).all() and len(views) <= _BANDS:
             ends = [wilson(a, t) for a, t in zip(accuracy.tolist(), trials.tolist(), strict=True)]
             low, high = (np.array(side) for side in zip(*ends, strict=True))
-            traces.append(band(low, high, name, colour, place))
-        dash = {"dash": dashes(colours)[place]}
+            # The page folds x forth and back around it.
+            fold = {"axis": axis, "run": view.place, "there_and_back": True}
+            traces.append(area(low, high, colour, **fold))
+        look = {"run": view.place, "line": {"dash": dash}}
         mode = "lines+markers" if len(scored) <= _MARKED else "lines"
-        traces.append(line(accuracy, name, colour, run.name, run=place, mode=mode, line=dash))
+        traces.append(line(accuracy, axis, colour, view.run.name, mode=mode, **look))
     if not traces:
-        text = "No accuracy to show: the run has not been evaluated (eval.jsonl is empty)."
-        return note(text)
+        return note("No accuracy to show: the run has not been evaluated (eval.jsonl is empty).")
     caption = "Held-out problems, the policy as it is then."
     if any("fill" in trace for trace in traces):
         caption += " The band is the 95 % Wilson interval: what this many problems can tell."
@@ -156,25 +147,4 @@ def _evaluation(runs: Sequence[RunData], colours: Sequence[str], axes: Axes) -> 
 
 def dashes(colours: Sequence[str]) -> list[str]:
     """Solid for the first run of a colour, broken for its next ones."""
-    seen: dict[str, int] = {}
-    found = []
-    for colour in colours:
-        found.append(DASHES[seen.get(colour, 0) % len(DASHES)])
-        seen[colour] = seen.get(colour, 0) + 1
-    return found
-
-
-def band(low: Any, high: Any, axis: str, colour: str, run: int) -> Trace:
-    """The area between two curves; the page folds x forth and back around it."""
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "y": [*numbers(high), *numbers(low)[::-1]],
-        "axis": axis,
-        "colour": colour,
-        "fill": "toself",
-        "run": run,
-        "there_and_back": True,
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
+    return [DASHES[colours[:n].count(one) % len(DASHES)] for n, one in enumerate(colours)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,15 +9,16 @@ import numpy as np
 from dare.curriculum.arrays import Array
 from dare.curriculum.tiers import Tier
 from dare.report.blocks import (
-    Axes,
     Block,
     Trace,
+    View,
     binned,
+    curve,
     line,
     note,
     numbers,
+    of_each_run,
     plot,
-    section,
     short,
     thinned,
 )
@@ -28,100 +28,72 @@ from dare.study.metrics import calibration
 _LEAST = 20
 _COLUMNS = 200
 _MANY = 100_000
-_PERFECT: Trace = {
-    "type": "scatter",
-    "mode": "lines",
-    "x": [0, 1],
-    "y": [0, 1],
-    "name": "perfect",
-    "colour": "soft",
-    "line": {"dash": "dot", "width": 1.5},
-    "hoverinfo": "skip",
-    "showlegend": False,
-}
+_DOTTED = {"line": {"dash": "dot", "width": 1.5}, "hoverinfo": "skip", "showlegend": False}
+_PERFECT = curve([0, 1], [0, 1], "soft", "perfect", **_DOTTED)
 _RATES = {"range": [-0.03, 1.03], "tickformat": ".0%"}
+_SQUARE: dict[str, Any] = {"height": 380, "layout": {"xaxis": _RATES, "yaxis": _RATES}}
 
 
-def estimator(runs: Sequence[RunData], axes: Axes) -> dict[str, Any]:
-    """Calibration, error over time, effective sample size and coverage of each run."""
-    intro = (
-        "Before each step the curriculum predicts how often the policy will fail on the prompts it "
-        "drew. Here is how that turned out."
-    )
-    return section(
-        "estimator",
-        "Estimate",
-        intro,
-        by_run=[_blocks(run, place, axes) for place, run in enumerate(runs)],
-    )
+@of_each_run(
+    "estimator",
+    "Estimate",
+    "Before each step the curriculum predicts how often the policy will fail on the prompts it "
+    "drew. Here is how that turned out.",
+)
+def estimator(view: View) -> list[Block]:
+    """Calibration, error over time, effective sample size and coverage."""
+    return [*_calibration(view.run), *_truth(view.run), *_error(view), *_supply(view)]
 
 
-def _blocks(run: RunData, place: int, axes: Axes) -> list[Block]:
-    supply = _supply(run, place, axes)
-    return [*_calibration(run), *_truth(run), *_error(run, place, axes), *supply]
+def _outcomes(run: RunData) -> Array:
+    """Which drawn prompts have a prediction and an outcome."""
+    drawn = run.selections
+    known = np.isfinite(drawn.failure_D) & np.isfinite(drawn.difficulty_D)
+    return known & (drawn.group_size_D > 0)
 
 
 def _calibration(run: RunData) -> list[Block]:
-    drawn = run.selections
-    known = np.isfinite(drawn.failure_D) & np.isfinite(drawn.difficulty_D)
-    known &= drawn.group_size_D > 0
+    drawn, known = run.selections, _outcomes(run)
     if known.sum() < _LEAST:
         text = (
             f"No calibration yet: it needs {_LEAST} drawn prompts with an outcome in "
             f"selections.jsonl, there are {int(known.sum())}."
         )
         return [note(text)]
-    middle = float(np.median(drawn.step_D[known]))
+    early = drawn.step_D <= float(np.median(drawn.step_D[known]))
     traces: list[Trace] = [_PERFECT]
     trials = plain_trials(run)
-    early = drawn.step_D <= middle
     for name, part, colour in (
         ("first half", known & early, "series:1"),
         ("second half", known & ~early, "main"),
     ):
         if part.any():
-            bins = calibration(
-                np.clip(drawn.difficulty_D[part], 0, 1), drawn.failure_D[part], trials[part]
-            )
+            predicted = np.clip(drawn.difficulty_D[part], 0, 1)
+            bins = calibration(predicted, drawn.failure_D[part], trials[part])
             traces.append(_points(bins, name, colour))
     caption = (
         "Drawn prompts grouped by predicted failure rate; points on the dotted line are right on "
         "average, points above it are harder than thought. Whiskers: 95 % intervals."
     )
-    return [
-        plot(
-            "calibration",
-            "Calibration",
-            caption,
-            traces,
-            x="predicted failure rate",
-            y="realised failure rate",
-            height=380,
-            legend=True,
-            layout={"xaxis": _RATES, "yaxis": _RATES},
-        )
-    ]
+    look = {"x": "predicted failure rate", "y": "realised failure rate", "legend": True, **_SQUARE}
+    return [plot("calibration", "Calibration", caption, traces, **look)]
 
 
 def _points(bins: list[dict[str, Any]], name: str, colour: str) -> Trace:
-    realised = np.array([one["realised"] for one in bins])
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "x": numbers(np.array([one["predicted"] for one in bins])),
-        "y": numbers(realised),
-        "error_y": {
-            "type": "data",
-            "array": numbers(np.array([one["high"] for one in bins]) - realised),
-            "arrayminus": numbers(realised - np.array([one["low"] for one in bins])),
-            "thickness": 1.2,
-            "width": 3,
-        },
-        "customdata": [one["prompts"] for one in bins],
-        "hovertemplate": "predicted %{x:.1%}, realised %{y:.1%}<br>%{customdata} prompts",
-        "name": name,
-        "colour": colour,
-    }
+    predicted, realised, low, high = (
+        np.array([one[key] for one in bins]) for key in ("predicted", "realised", "low", "high")
+    )
+    ends = {"array": numbers(high - realised), "arrayminus": numbers(realised - low)}
+    return curve(
+        numbers(predicted),
+        numbers(realised),
+        colour,
+        name,
+        mode="lines+markers",
+        error_y={"type": "data", **ends, "thickness": 1.2, "width": 3},
+        customdata=[one["prompts"] for one in bins],
+        hovertemplate="predicted %{x:.1%}, realised %{y:.1%}<br>%{customdata} prompts",
+    )
 
 
 def _truth(run: RunData) -> list[Block]:
@@ -137,19 +109,9 @@ def _truth(run: RunData) -> list[Block]:
         f"{len(x)} training prompts at the end of the run, against many fresh rollouts of each. "
         f"Mean distance {errors[0]}; that of a fresh group is {errors[1]}."
     )
-    dots = {"type": "scatter", "mode": "markers", "x": x, "y": y, "name": "prompts"}
-    return [
-        plot(
-            "truth",
-            "Estimate and truth",
-            caption,
-            [_PERFECT, {**dots, "colour": "main"}],
-            x="estimated failure rate",
-            y="true failure rate",
-            height=380,
-            layout={"xaxis": _RATES, "yaxis": _RATES},
-        )
-    ]
+    traces = [_PERFECT, curve(x, y, "main", "prompts", mode="markers")]
+    look = {"x": "estimated failure rate", "y": "true failure rate", **_SQUARE}
+    return [plot("truth", "Estimate and truth", caption, traces, **look)]
 
 
 def plain_trials(run: RunData) -> Array:
@@ -162,23 +124,21 @@ def plain_trials(run: RunData) -> Array:
     return np.where(hard, np.minimum(drawn.group_size_D, most), drawn.group_size_D)
 
 
-def _error(run: RunData, place: int, axes: Axes) -> list[Block]:
+def _error(view: View) -> list[Block]:
     """Distance of prediction and outcome, beside what luck alone would make of a perfect one."""
-    drawn = run.selections
-    known = np.isfinite(drawn.failure_D) & np.isfinite(drawn.difficulty_D)
-    known &= drawn.group_size_D > 0
+    drawn, known = view.run.selections, _outcomes(view.run)
     if not known.any():
         return []
     step, inverse = np.unique(drawn.step_D[known], return_inverse=True)
     count = np.bincount(inverse)
-    predicted, trials = np.clip(drawn.difficulty_D[known], 0, 1), plain_trials(run)[known]
+    predicted, trials = np.clip(drawn.difficulty_D[known], 0, 1), plain_trials(view.run)[known]
     away = np.abs(predicted - drawn.failure_D[known])
     edges = thinned(len(step), _COLUMNS)
     mean, luck = (
         binned(np.bincount(inverse, weights=part) / count, edges)
         for part in (away, binomial_deviation(predicted, trials))
     )
-    name = axes.at(f"drawn{place}", run, binned(step.astype(np.float64), edges))
+    name = view.at("drawn", binned(step.astype(np.float64), edges))
     caption = (
         "Mean |predicted - realised| over the prompts of a step. A few rollouts are a noisy "
         "outcome: the dotted line is what a perfect prediction would show."
@@ -201,35 +161,38 @@ def binomial_deviation(rate: Array, trials: Array) -> Array:
     return 2.0 * above * np.exp(log_term) / size
 
 
-def _supply(run: RunData, place: int, axes: Axes) -> list[Block]:
+# Key, title, caption, and whether it is a share.
+_SUPPLY = (
+    (
+        "ess",
+        "Effective sample size",
+        "Rollouts that the reweighted buffer of a prompt is worth, "
+        "on average. It falls when the policy moves away from those who wrote the buffer.",
+        False,
+    ),
+    (
+        "ess_accepted",
+        "Estimates with support",
+        "Share of buffered prompts whose effective sample size passes the threshold.",
+        True,
+    ),
+    (
+        "coverage",
+        "Coverage",
+        "Share of all prompts that were rolled out at least once. All "
+        "others rest on what the estimator says of untried prompts.",
+        True,
+    ),
+)
+
+
+def _supply(view: View) -> list[Block]:
     """Coverage, and the effective sample size where the estimator has one."""
-    blocks = []
-    for key, title, caption, share in (
-        (
-            "ess",
-            "Effective sample size",
-            "Rollouts that the reweighted buffer of a prompt is worth, "
-            "on average. It falls when the policy moves away from those who wrote the buffer.",
-            False,
-        ),
-        (
-            "ess_accepted",
-            "Estimates with support",
-            "Share of buffered prompts whose effective sample size passes the threshold.",
-            True,
-        ),
-        (
-            "coverage",
-            "Coverage",
-            "Share of all prompts that were rolled out at least once. All "
-            "others rest on what the estimator says of untried prompts.",
-            True,
-        ),
-    ):
+    run, blocks = view.run, []
+    for key, title, caption, share in _SUPPLY:
         found = values(run.metrics, key)
         if np.isfinite(found).any():
-            y = axes.thin(place, found)
-            trace = line(y, axes.of(place), "main", title, smooth=not share)
+            trace = view.line(found, "main", title, smooth=not share)
             whole = {"yaxis": {"range": [0, 1.03]}} if key == "ess_accepted" else {}
             blocks.append(plot(key, title, caption, [trace], share=share, layout=whole))
     if run.metrics and not np.isfinite(values(run.metrics, "ess")).any():

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from dare.evaluation.intervals import wilson
-from dare.report.blocks import Block, Trace, note, percent, plot, section, short, table
-from dare.report.sections.levels import by_number, level_name
+from dare.report.blocks import Block, View, curve, note, of_each_run, percent, plot, short, table
+from dare.report.sections.levels import level_name
 from dare.runs.reader import RunData, inner_keys, known
-from dare.text import legible
+from dare.text import legible, natural
 
 _HEAD = ["accuracy", "interval", "tokens a response", "cut off", "responses"]
 
 
-def evaluation(runs: Sequence[RunData]) -> dict[str, Any]:
-    """Tables of each run."""
-    intro = "Accuracy with its 95 % Wilson interval; unscored responses are left out of it."
-    return section("evaluation", "Evaluation", intro, by_run=[_blocks(run) for run in runs])
-
-
-def _blocks(run: RunData) -> list[Block]:
+@of_each_run(
+    "evaluation",
+    "Evaluation",
+    "Accuracy with its 95 % Wilson interval; unscored responses are left out of it.",
+)
+def evaluation(view: View) -> list[Block]:
+    """Tables of a run."""
+    run = view.run
     blocks = [*_history(run), *_levels(run), *benchmark_blocks(run.benchmarks)]
     text = "No evaluation yet: eval.jsonl is empty, and there is no eval.json of dare eval."
     return blocks or [note(text)]
@@ -29,9 +30,7 @@ def _blocks(run: RunData) -> list[Block]:
 def _history(run: RunData) -> list[Block]:
     if not run.evaluations:
         return []
-    rows = []
-    for record in reversed(run.evaluations):
-        rows.append([f"{record['step']:,}", *_cells(record)])
+    rows = [[f"{record['step']:,}", *_cells(record)] for record in reversed(run.evaluations)]
     head = ["step", "tokens so far", *_HEAD]
     return [table("evaluations", "During training", "The newest first.", head, rows)]
 
@@ -44,10 +43,19 @@ def _cells(record: Mapping[str, Any]) -> list[str]:
         short(value("generated_tokens_total")),
         percent(value("accuracy")),
         interval(value("accuracy"), value("responses"), value("unscored")),
-        "-" if value("tokens") is None else f"{value('tokens'):,.1f}",
+        _tokens(record),
         percent(value("truncated")),
         short(value("responses")),
     ]
+
+
+def _tokens(record: Mapping[str, Any]) -> str:
+    tokens = known(record.get("tokens"))
+    return "-" if tokens is None else f"{tokens:,.1f}"
+
+
+def _span(low: float | None, high: float | None) -> str:
+    return "-" if low is None or high is None else f"{100 * low:.1f} - {100 * high:.1f} %"
 
 
 def interval(accuracy: float | None, responses: float | None, unscored: float | None) -> str:
@@ -55,22 +63,19 @@ def interval(accuracy: float | None, responses: float | None, unscored: float | 
     trials = (responses or 0.0) - (unscored or 0.0)
     if accuracy is None or not 0 <= accuracy <= 1 or trials <= 0:
         return "-"
-    low, high = wilson(accuracy, trials)
-    return f"{100 * low:.1f} - {100 * high:.1f} %"
+    return _span(*wilson(accuracy, trials))
 
 
 def _levels(run: RunData) -> list[Block]:
     """First and last evaluation, level by level."""
-    names = by_number(inner_keys(run.evaluations, "by_level"))
+    names = sorted(inner_keys(run.evaluations, "by_level"), key=natural)
     if len(names) < 2:
         return []
     first, last = run.evaluations[0], run.evaluations[-1]
     rows = []
     for name in names:
         then, now = (_part(record, name) for record in (first, last))
-        cells = _cells(now)
-        before = _cells(then)[1]
-        rows.append([level_name(name), before, *cells[1:]])
+        rows.append([level_name(name), _cells(then)[1], *_cells(now)[1:]])
     steps = [f"at step {record['step']:,}" for record in (first, last)]
     head = ["level", *steps, *_HEAD[1:]]
     return [
@@ -84,7 +89,7 @@ def _part(record: Mapping[str, Any], level: str) -> Mapping[str, Any]:
     return part if isinstance(part, dict) else {}
 
 
-_K = (1, 4, 8, 16, 32, 64)
+_K = (4, 8, 16, 32, 64)
 
 
 def benchmark_blocks(evaluations: Mapping[str, Any]) -> list[Block]:
@@ -101,22 +106,20 @@ def benchmark_blocks(evaluations: Mapping[str, Any]) -> list[Block]:
 
 
 def _benchmark_table(label: str, held: Mapping[str, Any], parts: Mapping[str, Any]) -> Block:
-    ks = [k for k in _K if k > 1 and any(_pass(part, k) is not None for part in parts.values())]
+    passed = [dict(_pass_curve(part)) for part in parts.values()]
+    ks = [k for k in _K if any(one.get(k) is not None for one in passed)]
     head = ["benchmark", "accuracy", "interval", "problems", "tokens a response", "cut off"]
     rows = []
-    for name, part in parts.items():
-        low, high = known(part.get("low")), known(part.get("high"))
-        ends = "-" if low is None or high is None else f"{100 * low:.1f} - {100 * high:.1f} %"
-        tokens = known(part.get("tokens"))
+    for (name, part), one in zip(parts.items(), passed, strict=True):
         rows.append(
             [
                 name,
                 percent(known(part.get("accuracy"))),
-                ends,
+                _span(known(part.get("low")), known(part.get("high"))),
                 short(known(part.get("problems"))),
-                "-" if tokens is None else f"{tokens:,.1f}",
+                _tokens(part),
                 percent(known(part.get("truncated"))),
-                *(percent(_pass(part, k)) for k in ks),
+                *(percent(one.get(k)) for k in ks),
             ]
         )
     mean = known(held.get("mean_accuracy"))
@@ -128,35 +131,24 @@ def _benchmark_table(label: str, held: Mapping[str, Any], parts: Mapping[str, An
 
 
 def _pass_at_k(label: str, parts: Mapping[str, Any]) -> list[Block]:
-    traces: list[Trace] = []
+    traces = []
     for place, (name, part) in enumerate(parts.items()):
-        held = part.get("pass_at_k")
-        k = held.get("k") if isinstance(held, dict) else None
-        mean = held.get("mean") if isinstance(held, dict) else None
-        if isinstance(k, list) and isinstance(mean, list) and len(k) == len(mean) > 1:
-            x, y = [known(v) for v in k], [known(v) for v in mean]
-            traces.append(
-                {"type": "scatter", "mode": "lines", "x": x, "y": y, "name": name}
-                | {"colour": f"series:{place}"}
-            )
+        points = _pass_curve(part)
+        if len(points) > 1:
+            x, y = zip(*points, strict=True)
+            traces.append(curve(list(x), list(y), f"series:{place}", name))
     if not traces:
         return []
     caption = "Share of problems that at least one of k responses solves (unbiased estimate)."
-    more = {"xaxis": {"type": "log", "dtick": 0.30102999566}}
-    return [
-        plot(
-            f"pass-at-k {label}", "pass@k", caption, traces,
-            x="k", legend=True, share=True, wide=True, layout=more,
-        )
-    ]  # fmt: skip
+    look: dict[str, Any] = {"x": "k", "legend": True, "share": True, "wide": True}
+    look["layout"] = {"xaxis": {"type": "log", "dtick": 0.30102999566}}
+    return [plot(f"pass-at-k {label}", "pass@k", caption, traces, **look)]
 
 
-def _pass(part: Mapping[str, Any], k: int) -> float | None:
+def _pass_curve(part: Mapping[str, Any]) -> list[tuple[float | None, float | None]]:
+    """(k, pass@k) as far as they were written down."""
     held = part.get("pass_at_k")
-    if not isinstance(held, dict) or not isinstance(held.get("k"), list):
-        return None
-    mean = held.get("mean")
-    if k not in held["k"] or not isinstance(mean, list) or len(mean) != len(held["k"]):
-        return None
-    value = mean[held["k"].index(k)]
-    return known(value)
+    k, mean = (held.get(key) for key in ("k", "mean")) if isinstance(held, dict) else (None, None)
+    if not isinstance(k, list) or not isinstance(mean, list) or len(k) != len(mean):
+        return []
+    return [(known(one), known(value)) for one, value in zip(k, mean, strict=True)]

@@ -9,7 +9,17 @@ import numpy as np
 
 from dare.curriculum.arrays import Array
 from dare.curriculum.landscape import BINS, tiers_of
-from dare.report.blocks import Axes, Block, layers, note, numbers, plot, section, thinned
+from dare.report.blocks import (
+    Block,
+    View,
+    layers,
+    note,
+    numbers,
+    of_each_run,
+    plot,
+    spread,
+    thinned,
+)
 from dare.runs.difficulty import TIERS
 from dare.runs.reader import RunData, broken
 
@@ -19,32 +29,25 @@ UNSEEN = len(TIERS)
 """The tier of a prompt that was not drawn yet, where only drawn prompts are known."""
 
 
-def landscape(runs: Sequence[RunData], axes: Axes) -> dict[str, Any]:
-    """Heatmap, tiers over time and moves between tiers of each run."""
-    intro = (
-        "Difficulty is the estimated failure rate of the policy as it is at that step: 0 is always "
-        "solved, 1 never. Mass that moves down is learning."
-    )
-    return section(
-        "landscape",
-        "Difficulty landscape",
-        intro,
-        by_run=[_blocks(run, place, axes) for place, run in enumerate(runs)],
-    )
-
-
-def _blocks(run: RunData, place: int, axes: Axes) -> list[Block]:
-    if run.landscape:
-        return _whole(run, place, axes)
-    if len(run.selections):
-        return _drawn(run, place, axes)
+@of_each_run(
+    "landscape",
+    "Difficulty landscape",
+    "Difficulty is the estimated failure rate of the policy as it is at that step: 0 is always "
+    "solved, 1 never. Mass that moves down is learning.",
+)
+def landscape(view: View) -> list[Block]:
+    """Heatmap, tiers over time and moves between tiers."""
+    if view.run.landscape:
+        return _whole(view)
+    if len(view.run.selections):
+        return _drawn(view)
     return [note("No difficulty yet: the run has written neither landscape nor selections.")]
 
 
-def _whole(run: RunData, place: int, axes: Axes) -> list[Block]:
+def _whole(view: View) -> list[Block]:
     """From landscape.jsonl: all prompts."""
-    path = run.folder / "landscape.jsonl"
-    picked = _spread(len(run.landscape), _COLUMNS)
+    run, path = view.run, view.run.folder / "landscape.jsonl"
+    picked = spread(len(run.landscape), _COLUMNS)
     counts, tiers = [], []
     for index in picked.tolist():
         record = run.landscape[index]
@@ -60,11 +63,11 @@ def _whole(run: RunData, place: int, axes: Axes) -> list[Block]:
     # A run that is resumed with other data follows other prompts: moves are of the last ones.
     same = [index for index, one in enumerate(tiers) if len(one) == len(tiers[-1])]
     step = np.array([run.landscape[index]["step"] for index in picked.tolist()])
-    name = axes.at(f"land{place}", run, step)
+    name = view.at("land", step)
     share = np.stack([np.bincount(one, minlength=4)[:3] / max(len(one), 1) for one in tiers])
     total, followed = int(counts[-1].sum()), len(tiers[-1])
     of = f"All {total:,} prompts" if followed == total else f"{followed:,} of {total:,} prompts"
-    frames = [same[index] for index in _spread(len(same), _FRAMES).tolist()]
+    frames = [same[index] for index in spread(len(same), _FRAMES).tolist()]
     heatmap = _heatmap(run, np.stack(counts), name, "All prompts by estimated difficulty.")
     if run.curriculum("tiers") is False:
         return [heatmap]  # every prompt is called medium: there is nothing to see
@@ -80,9 +83,9 @@ def _whole(run: RunData, place: int, axes: Axes) -> list[Block]:
     ]
 
 
-def _drawn(run: RunData, place: int, axes: Axes) -> list[Block]:
+def _drawn(view: View) -> list[Block]:
     """From selections.jsonl, for runs without a landscape: the prompts that were drawn."""
-    drawn = run.selections
+    run, drawn = view.run, view.run.selections
     text = (
         "This run has no landscape.jsonl (it is of an earlier version), so what follows is about "
         "drawn prompts only, each with the difficulty it had when it was last drawn."
@@ -93,9 +96,8 @@ def _drawn(run: RunData, place: int, axes: Axes) -> list[Block]:
     bins = np.clip((np.nan_to_num(drawn.difficulty_D) * BINS).astype(int), 0, BINS - 1)
     shape = (len(picked) - 1, BINS)
     counts = np.bincount(column * BINS + bins, minlength=shape[0] * BINS).reshape(shape)
-    middles = steps[np.minimum(picked[:-1], len(steps) - 1)]
-    name = axes.at(f"land{place}", run, middles)
-    frames = steps[_spread(len(steps), _FRAMES)].tolist()
+    name = view.at("land", steps[np.minimum(picked[:-1], len(steps) - 1)])
+    frames = steps[spread(len(steps), _FRAMES)].tolist()
     return [
         note(text),
         _heatmap(run, counts.astype(np.float64), name, "Drawn prompts by predicted difficulty."),
@@ -139,44 +141,23 @@ def _heatmap(run: RunData, counts: Array, axis: str, what: str) -> Block:
         "hovertemplate": "%{x}: %{z:.1%} of prompts near difficulty %{y:.3f}<extra></extra>",
     }
     limits = [run.curriculum("easy", "below"), run.curriculum("hard", "above")]
+    across = {"type": "line", "xref": "paper", "x0": 0, "x1": 1}
     lines = [
-        {
-            "type": "line",
-            "xref": "paper",
-            "x0": 0,
-            "x1": 1,
-            "y0": limit,
-            "y1": limit,
-            "line": {"dash": "dot", "width": 1.5},
-        }
+        {**across, "y0": limit, "y1": limit, "line": {"dash": "dot", "width": 1.5}}
         for limit in limits
         if run.curriculum("tiers") and isinstance(limit, (int, float))
     ]
     dotted = " Dotted: where easy ends and hard begins." if lines else ""
     caption = f"{what} The darker (in the dark theme: brighter) a cell, the more prompts.{dotted}"
-    return plot(
-        "heatmap",
-        "Difficulty over time",
-        caption,
-        [trace],
-        y="difficulty",
-        height=380,
-        wide=True,
-        layout={"yaxis": {"range": [0, 1]}, "shapes": lines},
-    )
+    look: dict[str, Any] = {"y": "difficulty", "height": 380, "wide": True}
+    look["layout"] = {"yaxis": {"range": [0, 1]}, "shapes": lines}
+    return plot("heatmap", "Difficulty over time", caption, [trace], **look)
 
 
 def _tier_shares(share: Array, axis: str, what: str) -> Block:
-    parts = {name: share[:, code] for code, name in enumerate(TIERS)}
-    return plot(
-        "tiers-over-time",
-        "Tiers of all prompts",
-        what,
-        layers(parts, axis, TIERS),
-        legend=True,
-        share=True,
-        wide=True,
-    )
+    traces = layers(dict(zip(TIERS, share.T, strict=True)), axis, TIERS)
+    words = "tiers-over-time", "Tiers of all prompts", what
+    return plot(*words, traces, legend=True, share=True, wide=True)
 
 
 def _moves(tiers: Sequence[Array], steps: Sequence[int], caption: str) -> Block:
@@ -199,8 +180,3 @@ def _moves(tiers: Sequence[Array], steps: Sequence[int], caption: str) -> Block:
         "states": list(states),
         "counts": counts,
     }
-
-
-def _spread(count: int, most: int) -> Array:
-    """At most `most` places out of `count`, evenly spread, first and last among them."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))

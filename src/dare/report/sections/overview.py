@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,77 +20,57 @@ def overview(runs: Sequence[RunData]) -> dict[str, Any]:
     return section("overview", "Overview", intro, blocks)
 
 
-def accuracies(run: RunData) -> tuple[float | None, float | None]:
-    """Held-out accuracy of the first and of the last evaluation."""
-    found = values(run.evaluations, "accuracy")
-    found = found[np.isfinite(found)]
-    return (float(found[0]), float(found[-1])) if len(found) else (None, None)
+def _known(lines: Sequence[Any], key: str) -> list[float]:
+    """The values there are."""
+    found = values(lines, key)
+    known: list[float] = found[np.isfinite(found)].tolist()
+    return known
 
 
-def late(run: RunData, *keys: str) -> float | None:
-    """Mean over the last tenth of the steps, or the last five where that is more."""
-    found = values(run.metrics, *keys)
-    found = found[-max(5, len(found) // 10) :]
-    found = found[np.isfinite(found)]
-    return float(found.mean()) if len(found) else None
+def _facts(run: RunData) -> dict[str, str]:
+    """How far a run got: held-out accuracy of its first and last evaluation, and what it cost."""
+    accuracy = _known(run.evaluations, "accuracy") or [math.nan]
+    # Of the last tenth of the steps, of five at least.
+    late = _known(run.metrics[-max(5, len(run.metrics) // 10) :], "reward")
+    return {
+        "accuracy": percent(accuracy[-1]),
+        "at first": percent(accuracy[0]),
+        "reward": short(float(np.mean(late)) if late else None),
+        "steps": f"{int(run.step[-1]) + 1:,}" if len(run.step) else "0",
+        "tokens": short([math.nan, *run.tokens[np.isfinite(run.tokens)]][-1]),
+        "time": duration(float(run.seconds[-1]) if len(run.seconds) else 0.0),
+        "method": run.method,
+        "seed": str(run.seed),
+    }
 
 
 def _tiles(run: RunData) -> Block:
-    first, last = accuracies(run)
-    seconds = float(run.seconds[-1]) if len(run.seconds) else 0.0
-    tokens = run.tokens[np.isfinite(run.tokens)]
-    memory = values(run.metrics, "memory_mb")
-    peak = float(np.nanmax(memory)) if np.isfinite(memory).any() else None
-    gain = "" if first is None else f"from {percent(first)} at the first evaluation"
-    if last is None:
-        gain = "no evaluation yet"
-    planned = run.config.get("steps", run.training("max_steps"))
-    steps = int(run.step[-1]) + 1 if len(run.step) else 0
+    facts = _facts(run)
+    peak = max(_known(run.metrics, "memory_mb"), default=None)
+    seen = [math.nan, *_known(run.metrics, "coverage")][-1]
+    gain = f"from {facts['at first']} at the first evaluation"
+    gain = "no evaluation yet" if facts["at first"] == "-" else gain
+    planned, prompts = run.config.get("steps", run.training("max_steps")), run.config.get("prompts")
     total = f"of {planned:,}" if isinstance(planned, int) and planned > 0 else ""
-    prompts = run.config.get("prompts")
-    of = f"of {prompts:,} prompts" if isinstance(prompts, int) else ""
     return tiles(
         [
             ("Method", run.method, f"seed {run.seed}"),
-            ("Accuracy", percent(last), gain),
-            ("Reward", short(late(run, "reward")), "mean of the last steps, training prompts"),
-            ("Steps", f"{steps:,}", total),
-            ("Generated tokens", short(float(tokens[-1]) if len(tokens) else None), ""),
-            ("Time", duration(seconds), "all phases, without evaluation"),
-            ("Seen", percent(newest(run, "coverage")), of),
+            ("Accuracy", facts["accuracy"], gain),
+            ("Reward", facts["reward"], "mean of the last steps, training prompts"),
+            ("Steps", facts["steps"], total),
+            ("Generated tokens", facts["tokens"], ""),
+            ("Time", facts["time"], "all phases, without evaluation"),
+            ("Seen", percent(seen), f"of {prompts:,} prompts" if isinstance(prompts, int) else ""),
             ("Peak memory", "-" if peak is None else f"{peak:,.0f} MB", ""),
         ]
     )
 
 
-def newest(run: RunData, key: str) -> float | None:
-    """The last value there is."""
-    found = values(run.metrics, key)
-    found = found[np.isfinite(found)]
-    return float(found[-1]) if len(found) else None
-
-
 def _table(runs: Sequence[RunData]) -> Block:
-    head = ["run", "accuracy", "at first", "reward", "steps", "tokens", "time", "method", "seed"]
-    rows = []
-    for run in runs:
-        first, last = accuracies(run)
-        tokens = run.tokens[np.isfinite(run.tokens)]
-        rows.append(
-            [
-                run.name,
-                percent(last),
-                percent(first),
-                short(late(run, "reward")),
-                f"{int(run.step[-1]) + 1:,}" if len(run.step) else "0",
-                short(float(tokens[-1]) if len(tokens) else None),
-                duration(float(run.seconds[-1]) if len(run.seconds) else 0.0),
-                run.method,
-                str(run.seed),
-            ]
-        )
+    facts = [_facts(run) for run in runs]
+    rows = [[run.name, *one.values()] for run, one in zip(runs, facts, strict=True)]
     caption = "Accuracy is that of the last evaluation; reward the mean of the last steps."
-    return table("runs", "Runs", caption, head, rows)
+    return table("runs", "Runs", caption, ["run", *facts[0]], rows)
 
 
 _TRAINING = (
@@ -108,51 +89,35 @@ def settings(runs: Sequence[RunData]) -> dict[str, Any]:
     held = [flattened(run) for run in runs]
     if not any(held):
         return section("settings", "Settings", intro, [note("There is no config.yaml to show.")])
+
+    def listed(name: str, title: str, rows: Sequence[str]) -> Block:
+        body = [[row, *(one.get(row, "-") for one in held)] for row in rows]
+        return table(name, title, "", ["setting", *(run.name for run in runs)], body)
+
     names = list(dict.fromkeys(name for one in held for name in one))
-    blocks: list[Block] = []
+    blocks = [{**listed("settings-all", "All settings", names), "folded": True}]
     if len(runs) > 1:
         different = [name for name in names if len({one.get(name) for one in held}) > 1]
-        blocks.append(
-            _settings_table("settings-differ", "What differs", runs, held, different)
-            if different
-            else note("All settings of these runs are equal.")
-        )
-    blocks.append(
-        {**_settings_table("settings-all", "All settings", runs, held, names), "folded": True}
-    )
+        equal = note("All settings of these runs are equal.")
+        shown = listed("settings-differ", "What differs", different) if different else equal
+        blocks.insert(0, shown)
     return section("settings", "Settings", intro, blocks)
 
 
 def flattened(run: RunData) -> dict[str, str]:
     """Settings by dotted name, as text."""
-    found: dict[str, str] = {}
-    for name in _TRAINING:
-        value = run.training(name)
-        if value is not None:
-            found[name] = legible(str(value), 300)
+    trained = {name: run.training(name) for name in _TRAINING}
+    found = {name: value for name, value in trained.items() if value is not None}
     _walk(run.config.get("curriculum"), "", found)
     _walk(run.config.get("versions"), "version of ", found)
-    for name in ("prompts", "processes"):
-        if name in run.config:
-            found[name] = legible(str(run.config[name]), 300)
-    return found
+    found |= {name: run.config[name] for name in ("prompts", "processes") if name in run.config}
+    return {name: legible(str(value), 300) for name, value in found.items()}
 
 
-def _walk(value: Any, path: str, found: dict[str, str]) -> None:
+def _walk(value: Any, path: str, found: dict[str, Any]) -> None:
     if isinstance(value, Mapping):
         for key, inner in value.items():
             joined = f"{path}{key}" if not path or path.endswith(" ") else f"{path}.{key}"
             _walk(inner, joined, found)
     elif path:
-        found.setdefault(path, legible(str(value), 300))
-
-
-def _settings_table(
-    name: str,
-    title: str,
-    runs: Sequence[RunData],
-    held: Sequence[dict[str, str]],
-    rows: Sequence[str],
-) -> Block:
-    body = [[row, *(one.get(row, "-") for one in held)] for row in rows]
-    return table(name, title, "", ["setting", *(run.name for run in runs)], body)
+        found.setdefault(path, value)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dare.report.blocks import Block, note, section
+from dare.report.blocks import Block, View, note, of_each_run, spread
 from dare.runs.difficulty import TIERS
-from dare.runs.reader import Line, RunData, known, values
+from dare.runs.reader import Line, known, values
 from dare.text import LONGEST, legible, prompt_text
 
 CHARACTERS = 3_000_000
@@ -19,18 +19,16 @@ _FRAGMENTS = 6
 _KINDS = ("plain", "think_longer", "hinted")
 
 
-def rollouts(runs: Sequence[RunData]) -> dict[str, Any]:
-    """A browser of each run's samples."""
-    intro = "What the policy wrote, a few rollouts a step. Select one to read it."
-    share = CHARACTERS // max(len(runs), 1)
-    return section("rollouts", "Rollouts", intro, by_run=[_browser(run, share) for run in runs])
-
-
-def _browser(run: RunData, room: int) -> list[Block]:
+@of_each_run(
+    "rollouts", "Rollouts", "What the policy wrote, a few rollouts a step. Select one to read it."
+)
+def rollouts(view: View) -> list[Block]:
+    """A browser of the run's samples."""
+    run = view.run
     if not run.samples:
         text = "No rollouts to read: samples.jsonl is empty (sample_rows is 0, or no step is done)."
         return [note(text)]
-    chosen = choose(run.samples, room)
+    chosen = choose(run.samples, CHARACTERS // view.axes.runs)
     lengths = values(chosen, "tokens")
     tier = np.array([str(line.get("tier")) for line in chosen])
     middle = {
@@ -68,8 +66,7 @@ def choose(samples: Sequence[Line], room: int) -> list[Line]:
     kept: list[int] = []
     for places in groups.values():
         count = max(1, int(fair / sizes[places].mean()))
-        picks = np.linspace(0, len(places) - 1, min(count, len(places))).round().astype(int)
-        kept += [places[index] for index in np.unique(picks).tolist()]
+        kept += [places[index] for index in spread(len(places), count).tolist()]
     return [samples[place] for place in sorted(kept)]
 
 

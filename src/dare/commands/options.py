@@ -1,0 +1,62 @@
+"""Options that several commands share, and what they do with them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from dare.errors import InvalidInput, require
+
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+Columns = Annotated[
+    str | None, typer.Option(help="Columns by field, as in prompt=question,answer=gold.")
+]
+Recipe = Annotated[str, typer.Argument(help="A shipped recipe or a YAML file.")]
+OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""For commands that take any setting of a recipe."""
+
+
+def quiet() -> None:
+    """No bars of transformers between our own."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def listed(text: str) -> list[str]:
+    """The words of a list with commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def steps_of(option: str, text: str, example: str) -> list[int]:
+    """Steps by number, each once and in order."""
+    try:
+        return sorted({int(word) for word in text.split(",")})
+    except ValueError:
+        raise InvalidInput(option, text, f"name steps by comma, as in {example}") from None
+
+
+def changed_recipe(context: typer.Context, recipe: str, *first: str) -> dict[str, Any]:
+    """The recipe with the settings that stand among the command's own options, after `first`."""
+    from dare.training.recipe import change, load_recipe
+
+    name, options = split_options([recipe, *context.args])
+    return change(load_recipe(name), [*first, *options])
+
+
+def split_options(words: list[str], default: str = "quickstart") -> tuple[str, list[str]]:
+    """The recipe and the `--name value` options among the words, in whichever order they came."""
+    recipe, options = "", list[str]()
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            fix = f"there is a recipe already, {recipe}; options are written as --name value"
+            require(not recipe, "recipe", word, fix)
+            recipe = word
+            continue
+        options.append(word)
+        if "=" not in word and words:
+            options.append(words.pop(0))
+    return recipe or default, options
