@@ -139,7 +139,7 @@ def part_decode(options: argparse.Namespace) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM
 
     from dare.policy.generate import GenerationRequest, TransformersGenerator
-    from dare.policy.logprobs import Sampling
+    from dare.policy.sampling import Sampling
 
     model: Any = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16)
     model.to("cuda").eval()

@@ -23,7 +23,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dare.policy.generate import GenerationRequest, TransformersGenerator
-from dare.policy.logprobs import Sampling
+from dare.policy.sampling import Sampling
 from dare.rewards import math_reward
 
 PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{{}}."

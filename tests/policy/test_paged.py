@@ -22,9 +22,9 @@ from transformers import (
 
 import tiny
 from dare.policy.generate import GenerationRequest, TransformersGenerator
-from dare.policy.logprobs import Sampling
 from dare.policy.paged import engine
 from dare.policy.paged.pages import PagePool, SharedPrompts, pages_for
+from dare.policy.sampling import Sampling
 
 PROMPTS = [tiny.encode("+".join(str(d) for d in range(n + 1)) + "=") for n in range(6)]
 OWNER = np.repeat(np.arange(6), 4)

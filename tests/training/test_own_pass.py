@@ -11,8 +11,8 @@ import torch
 
 import tiny
 from dare import InvalidInput
-from dare.policy.logprobs import Sampling
 from dare.policy.policy import Policy
+from dare.policy.sampling import Sampling
 from dare.runs import checkpoint
 from dare.training.update import micro_batches, trained_rows
 from dare.training.weights import token_weights

@@ -12,8 +12,8 @@ import torch
 
 import tiny
 from dare.config import preset_names
-from dare.policy.entropy import mean_entropy
-from dare.policy.score import Sampling, score
+from dare.policy.sampling import Sampling
+from dare.policy.score import mean_entropy, score
 
 SMALL: dict[str, Any] = {
     "current-fr": {"estimator.max_probes": 2},

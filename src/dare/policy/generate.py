@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from dare.curriculum.arrays import keyed_rng
 from dare.curriculum.rollouts import Finish
 from dare.errors import InvalidInput
-from dare.policy.batching import IntArray
+from dare.policy.batching import IntArray, reading
 from dare.policy.growing import decode_growing
-from dare.policy.logprobs import Sampling
 from dare.policy.paged.engine import Engine
 from dare.policy.paged.fit import check_numbers, room_for
 from dare.policy.paged.weights import DoesNotFit, Weights, read_weights
+from dare.policy.sampling import Sampling
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,6 +55,17 @@ class Generated:
     tokens: list[IntArray]
     finish_R: IntArray
     logprobs: list[NDArray[np.float32]] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        tokens: list[IntArray],
+        ended: Sequence[bool] | NDArray[np.bool_],
+        logprobs: list[NDArray[np.float32]] | None = None,
+    ) -> Generated:
+        """Responses of which each has `ended` by itself or was cut off."""
+        finish = np.where(np.asarray(ended, dtype=bool), int(Finish.STOP), int(Finish.LENGTH))
+        return cls(tokens, finish.astype(np.int64), logprobs)
 
 
 class GeneratorFailed(InvalidInput):
@@ -112,26 +123,17 @@ class TransformersGenerator:
         self._checked = False
 
     def sync(self) -> None:
-        """The copies of the weights are out of date."""
+        """Drop the copies of the weights: nothing else, cache or graphs, outlives a call."""
         self._weights = None
 
-    def release(self) -> None:
-        """Drop the copies of the weights; cache and graphs live only while generating."""
-        self._weights = None
+    release = close = sync
 
-    def close(self) -> None:
-        """Nothing outlives a call but the copies."""
-        self._weights = None
-
-    @torch.no_grad()
     def generate(self, request: GenerationRequest, sampling: Sampling) -> Generated:
         """One response for each rollout. Where memory runs out, fewer are decoded at a time."""
         model = self._model()  # gathered from all processes, also for one without a rollout
         if not len(request.prompt_R):
-            return Generated([], np.empty(0, dtype=np.int64))
-        was_training = model.training
-        model.eval()
-        try:
+            return Generated.of([], [])
+        with reading(model):
             while self._max_rows > 1:
                 with suppress(torch.OutOfMemoryError):
                     return self._sample(model, request, sampling)
@@ -140,8 +142,6 @@ class TransformersGenerator:
                 _LOG.warning("out of memory: decoding %d rollouts at a time", self._max_rows)
                 torch.cuda.empty_cache()
             return self._sample(model, request, sampling)
-        finally:
-            model.train(was_training)
 
     def _sample(self, model: Any, request: GenerationRequest, sampling: Sampling) -> Generated:
         weights = self._copies(model)
@@ -171,11 +171,8 @@ class TransformersGenerator:
             progress=self._progress,
         )
         tokens, length, stopped = (part.cpu().numpy() for part in engine.run())
-        finish = np.where(stopped > 0, int(Finish.STOP), int(Finish.LENGTH)).astype(np.int64)
-        sizes = length.tolist()
-        return Generated(
-            [tokens[row, :size].astype(np.int64) for row, size in enumerate(sizes)], finish
-        )
+        written = [tokens[row, :size].astype(np.int64) for row, size in enumerate(length.tolist())]
+        return Generated.of(written, stopped > 0)
 
     def _copies(self, model: Any) -> Weights | None:
         """Weights for the paged decoder; None where it cannot be used (said once)."""
@@ -203,8 +200,7 @@ class TransformersGenerator:
     def _by_model(self, model: Any, request: GenerationRequest, sampling: Sampling) -> Generated:
         """Batches of the longest budgets together, each with a cache that grows."""
         count = len(request.prompt_R)
-        tokens: list[IntArray] = [np.empty(0, np.int64)] * count
-        finish = np.full(count, int(Finish.LENGTH), dtype=np.int64)
+        tokens, ended = [np.empty(0, np.int64)] * count, [False] * count
         order = np.argsort(-request.max_tokens_R, kind="stable")
         for start in range(0, count, self._max_rows):
             rows = order[start : start + self._max_rows]
@@ -215,10 +211,9 @@ class TransformersGenerator:
                     request.max_tokens_R[rows], noise, self._end, sampling,
                     pad_id=self._pad, progress=self._progress,
                 )  # fmt: skip
-            for row, (ids, ended) in zip(rows.tolist(), found, strict=True):
-                tokens[row] = ids
-                finish[row] = int(Finish.STOP if ended else Finish.LENGTH)
-        return Generated(tokens, finish)
+            for row, one in zip(rows.tolist(), found, strict=True):
+                tokens[row], ended[row] = one
+        return Generated.of(tokens, ended)
 
 
 def noise_of(request: GenerationRequest, rows: IntArray, longest: int) -> Any:

@@ -15,8 +15,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from dare.policy.batching import IntArray
-from dare.policy.logprobs import Sampling
-from dare.policy.sampling import sample_tokens
+from dare.policy.sampling import Sampling, sample_tokens
 
 
 def decode_growing(
@@ -37,8 +36,8 @@ def decode_growing(
     longest = int(budget.max())
     uniform = torch.from_numpy(noise).to(device)
     end = torch.tensor(ends, device=device)
-    logits, decoder = _begin(model, prompts, prompt_R, pad_id, device)
-    rows = len(prompt_R)
+    decoder = _Decoder(model, prompts, prompt_R, pad_id, device)
+    logits, rows = decoder.first, len(prompt_R)
     written = torch.full((rows, longest), pad_id, dtype=torch.long, device=device)
     length = torch.zeros(rows, dtype=torch.long, device=device)
     stopped = torch.zeros(rows, dtype=torch.bool, device=device)
@@ -64,40 +63,40 @@ def decode_growing(
     return [(ids[row, :size].copy(), ended[row]) for row, size in enumerate(sizes)]
 
 
-def _begin(
-    model: Any, prompts: Sequence[IntArray], prompt_R: IntArray, pad_id: int, device: torch.device
-) -> tuple[Tensor, GrowingDecoder]:
-    """Logits and decoder of each row; every distinct prompt is read once, padded on the left."""
-    distinct, inverse = np.unique(prompt_R, return_inverse=True)
-    width = max(len(prompts[prompt]) for prompt in distinct)
-    ids = np.full((len(distinct), width), pad_id, dtype=np.int64)
-    seen = np.zeros((len(distinct), width), dtype=np.int64)
-    for place, prompt in enumerate(distinct.tolist()):
-        tokens = prompts[prompt]
-        ids[place, width - len(tokens) :] = tokens
-        seen[place, width - len(tokens) :] = 1
-    mask = torch.from_numpy(seen).to(device)
-    cache = DynamicCache(config=model.config)
-    output = model(
-        input_ids=torch.from_numpy(ids).to(device),
-        attention_mask=mask,
-        position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    )
-    copies = torch.from_numpy(inverse.reshape(-1)).to(device)
-    return output.logits[copies, -1], GrowingDecoder(model, cache, mask, copies)
-
-
-class GrowingDecoder:
+class _Decoder:
     """Works for every model and device; nothing is computed for rows that have ended."""
 
-    def __init__(self, model: Any, cache: DynamicCache, mask: Tensor, copies: Tensor) -> None:
-        self._model, self._cache = model, cache
-        cache.batch_select_indices(copies)
-        self._mask = mask[copies]
-        self._position = self._mask.sum(-1)
+    def __init__(
+        self,
+        model: Any,
+        prompts: Sequence[IntArray],
+        prompt_R: IntArray,
+        pad_id: int,
+        device: torch.device,
+    ) -> None:
+        distinct, inverse = np.unique(prompt_R, return_inverse=True)
+        width = max(len(prompts[prompt]) for prompt in distinct)
+        ids = np.full((len(distinct), width), pad_id, dtype=np.int64)
+        seen = np.zeros_like(ids)
+        for place, prompt in enumerate(distinct.tolist()):
+            tokens = prompts[prompt]
+            ids[place, width - len(tokens) :] = tokens  # padded on the left
+            seen[place, width - len(tokens) :] = 1
+        mask = torch.from_numpy(seen).to(device)
+        self._model, self._cache = model, DynamicCache(config=model.config)
+        output = model(
+            input_ids=torch.from_numpy(ids).to(device),
+            attention_mask=mask,
+            position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        copies = torch.from_numpy(inverse.reshape(-1)).to(device)
+        self.first: Tensor = output.logits[copies, -1]
+        """Logits of the first token of each row."""
+        self._mask, self._position = mask, mask.sum(-1)
+        self.keep(copies)
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows only."""

@@ -22,8 +22,8 @@ from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
 from dare.policy.batching import IntArray
 from dare.policy.generate import Generated, GenerationRequest
-from dare.policy.logprobs import Sampling
 from dare.policy.policy import Policy
+from dare.policy.sampling import Sampling
 from dare.policy.score import Scores
 from dare.rewards.calling import Rewards, Scored, Values
 from dare.runs.folder import plain

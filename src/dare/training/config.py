@@ -22,10 +22,10 @@ from dare.config import CurriculumConfig
 from dare.config.nested import arguments, hints_of, nest, typed, within
 from dare.errors import InvalidInput, require, suggest
 from dare.policy.correction import Correction, Mode
-from dare.policy.logprobs import Sampling
 from dare.policy.loss import Level, LossType
 from dare.policy.model import check_dtype
-from dare.policy.vllm import VllmSettings
+from dare.policy.sampling import Sampling
+from dare.policy.vllm_engine import VllmSettings
 from dare.rewards.builtin import reward_named
 from dare.training.from_trl import knows_trl
 

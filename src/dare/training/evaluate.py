@@ -11,7 +11,7 @@ import numpy as np
 from dare.curriculum.rollouts import Finish
 from dare.evaluation.figures import Responses, by_group, mean_of, with_problems
 from dare.policy.generate import GenerationRequest
-from dare.policy.logprobs import Sampling
+from dare.policy.sampling import Sampling
 from dare.training.prompts import PromptStore
 
 if TYPE_CHECKING:

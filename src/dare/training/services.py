@@ -19,7 +19,7 @@ from dare.curriculum.teacher_head import TeacherHead
 from dare.hints import hint
 from dare.policy.batching import IntArray
 from dare.policy.generate import GenerationRequest
-from dare.policy.logprobs import Sampling
+from dare.policy.sampling import Sampling
 from dare.teacher_file import PROBES, load_head
 from dare.training.collect import Collector
 from dare.training.company import packed, unpacked

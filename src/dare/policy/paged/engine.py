@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from dare.policy.batching import IntArray
-from dare.policy.logprobs import Sampling
 from dare.policy.paged.pages import PagePool, SharedPrompts, pages_for
 from dare.policy.paged.prefill import prefill
 from dare.policy.paged.state import Outputs, Slots
 from dare.policy.paged.step import Cache, Step
 from dare.policy.paged.weights import Weights, rotary_angles
+from dare.policy.sampling import Sampling
 
 _LOOK = 8  # steps between two looks of the host: a row that ended idles for half of them
 # Batches that are captured. Below 64 rows a step takes as long as with 64: it reads the weights.

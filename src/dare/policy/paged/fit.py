@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from dare.policy.batching import IntArray
-from dare.policy.logprobs import Sampling
 from dare.policy.paged.pages import pages_for
 from dare.policy.paged.prefill import prefill
 from dare.policy.paged.state import Outputs, Slots
 from dare.policy.paged.step import Cache, Step
 from dare.policy.paged.weights import DoesNotFit, Weights, rotary_angles
+from dare.policy.sampling import Sampling
 
 _PROBE = 24  # tokens of the text that both read
 _PAGE = 16  # small, so that the probe spans two pages
