@@ -14,8 +14,7 @@ from dare import InvalidInput
 from dare.policy.policy import Policy
 from dare.policy.sampling import Sampling
 from dare.runs import checkpoint
-from dare.training.update import micro_batches, trained_rows
-from dare.training.weights import token_weights
+from dare.training.update import micro_batches, token_weights, trained_rows
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9}
 
@@ -83,7 +82,7 @@ def test_micro_batches_hold_each_trained_row_once(tmp_path: Path) -> None:
     make = trainer._micro_batches
 
     def watched(plan: Any, batch: Any) -> Any:
-        kept.append((trainer._training_prompts(plan, batch), batch))
+        kept.append((trainer._updates.prompts(plan, batch), batch))
         return make(plan, batch)
 
     trainer._micro_batches = watched

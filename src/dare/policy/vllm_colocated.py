@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dare.errors import InvalidInput, require
+from dare.errors import InvalidInput, first_line, require
 from dare.policy.generate import GeneratorFailed
 from dare.policy.model import without_adapters
 from dare.policy.sampling import Sampling
@@ -290,8 +290,7 @@ class _Watched:
                 raise GeneratorFailed("generator", "vllm", fix) from error
             except Exception as error:
                 if job.done():
-                    line = (str(error).strip() or "no message").partition("\n")[0][:300]
-                    fix = f"vLLM failed {what} ({type(error).__name__}: {line})"
+                    fix = f"vLLM failed {what} ({type(error).__name__}: {first_line(error)})"
                     raise GeneratorFailed("generator", "vllm", fix) from error
             if time.monotonic() - self._seen > limit:
                 self.lost = True

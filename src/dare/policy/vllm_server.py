@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dare.errors import InvalidInput, require
+from dare.errors import InvalidInput, first_line, require
 from dare.policy.generate import GeneratorFailed
 from dare.policy.model import without_adapters
 from dare.policy.sampling import Sampling
@@ -245,7 +245,6 @@ class Served:
 
 def _line(error: Exception) -> str:
     """An error in a line; of an HTTP error the server's own words."""
-    told = str(error)
     if isinstance(error, urllib.error.HTTPError):
-        told = f"{error.code} {error.read().decode(errors='replace')}"
-    return (told.strip() or type(error).__name__).partition("\n")[0][:300]
+        error = OSError(f"{error.code} {error.read().decode(errors='replace')}")
+    return first_line(error)

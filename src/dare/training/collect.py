@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import os
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,46 +23,15 @@ from dare.policy.batching import IntArray
 from dare.policy.generate import Generated, GenerationRequest
 from dare.policy.policy import Policy
 from dare.policy.sampling import Sampling
-from dare.policy.score import Scores
 from dare.rewards.calling import Rewards, Scored, Values
 from dare.runs.folder import plain
 from dare.training.company import Company, packed, unpacked
+from dare.training.phases import Phases
 from dare.training.prompts import PromptStore
 
 _LOG = logging.getLogger(__name__)
 
-KNOBS = {
-    "generate": ("max_completion_length", "not even one response at a time fits; lower it"),
-    "score": ("score_batch_tokens", "lower it"),
-    "refresh": ("score_batch_tokens", "lower it"),
-    "train": ("per_device_train_batch_size", "halve it, or set gradient_checkpointing: true"),
-}
-"""The setting that a phase's memory hangs on, and what to do about it."""
 _OF_ENGINE = ("drawn", "sampled")
-
-
-@dataclass
-class Phases:
-    """Seconds and tokens of each phase of a step, and the phase of `now` (the last one begun)."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    tokens: dict[str, int] = field(default_factory=dict)
-    now: str = ""
-
-    @contextmanager
-    def measure(self, name: str) -> Iterator[None]:
-        """Add the time of this block to phase `name`."""
-        start = time.perf_counter()
-        self.now = name
-        try:
-            yield
-            self.now = ""
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-    def count(self, name: str, tokens: int) -> None:
-        """Add tokens to phase `name`."""
-        self.tokens[name] = self.tokens.get(name, 0) + int(tokens)
 
 
 @contextmanager
@@ -349,22 +317,14 @@ class Collector:
                 )
         return success if self.tells_success else [None] * len(success)
 
-    def score(
-        self,
-        prompts: list[IntArray],
-        responses: list[IntArray],
-        sampling: Sampling | None = None,
-    ) -> Scores:
-        """Log-probs of these responses under the policy of now; every process takes part."""
-        return self.policy.score(prompts, responses, sampling or self._sampling)
-
     def rescore(self, request: ScoreRequest) -> Array:
         """Scorer for `Curriculum.refresh`: plain rollouts of the buffer, shared over processes."""
         batch = request.rollouts
         mine = self.company.share(len(batch))
         prompts = [self._store.tokens(int(row)) for row in batch.prompt_R[mine]]
         responses = [batch.response(int(row)) for row in mine]
-        return self.company.exchange(self.score(prompts, responses).total)
+        scores = self.policy.score(prompts, responses, self._sampling)
+        return self.company.exchange(scores.total)
 
     def read_states(self, rows: Array) -> Measured:
         """The policy's state on these prompts, shared over processes."""
@@ -381,7 +341,7 @@ class Collector:
         prompts = [self._store.tokens(int(rows[mine[place]])) for place in there]
         # Over the full vocabulary: a solution that leaves the nucleus must not become -inf.
         plain = Sampling(self._sampling.temperature, 1.0, 0)
-        scores = self.score(prompts, [solutions[place] for place in there], sampling=plain)
+        scores = self.policy.score(prompts, [solutions[place] for place in there], plain)
         values = np.full((len(mine), STATISTICS), np.nan)
         if there:
             sizes = np.array([len(solutions[place]) for place in there])

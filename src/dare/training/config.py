@@ -20,7 +20,7 @@ from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 
 from dare.config import CurriculumConfig
 from dare.config.nested import arguments, hints_of, nest, typed, within
-from dare.errors import InvalidInput, require, suggest
+from dare.errors import InvalidInput, first_line, require, suggest
 from dare.policy.correction import Correction, Mode
 from dare.policy.loss import Level, LossType
 from dare.policy.model import check_dtype
@@ -632,8 +632,3 @@ def _culprit(given: Mapping[str, Any]) -> str | None:
             TrainingArguments(**{key: value for key, value in held.items() if key != name})
             return name
     return None
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in a line's space."""
-    return (str(error).strip() or type(error).__name__).partition("\n")[0][:300]

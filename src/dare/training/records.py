@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from dare.curriculum import Curriculum
 from dare.curriculum.arrays import Array
 from dare.curriculum.batch import TrainBatch
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, Finish, RolloutBatch
 from dare.curriculum.tiers import Tier
 from dare.text import legible, prompt_text
+from dare.training.prompts import PromptStore
 
-if TYPE_CHECKING:
-    from dare.training.trainer import DareTrainer
+
+def rollout_figures(batch: TrainBatch) -> dict[str, float]:
+    """Spread of rewards, length and truncation of a step's new rollouts, those that probes brought
+    included."""
+    everyone, fresh = batch.rollouts, batch.fresh_R
+    length, cut = everyone.length_R[fresh], everyone.finish_R[fresh] == Finish.LENGTH
+    reward = everyone.reward_R[fresh & everyone.scored_R]
+    return {
+        "reward_std": float(reward.std(ddof=1)) if len(reward) > 1 else 0.0,
+        "length": float(length.mean()) if len(length) else 0.0,
+        "truncated": float(cut.mean()) if len(length) else 0.0,
+    }
 
 
 def selection_record(plan: StepPlan, rollouts: RolloutBatch) -> dict[str, Any]:
@@ -81,20 +93,22 @@ def _places(plan: StepPlan, rollouts: RolloutBatch) -> Array:
 
 
 def sample_records(
-    trainer: DareTrainer, plan: StepPlan, batch: TrainBatch, count: int
+    plan: StepPlan,
+    batch: TrainBatch,
+    count: int,
+    curriculum: Curriculum,
+    store: PromptStore,
+    extra: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """Up to `count` new rollouts of each tier, the first right and the first wrong one preferred.
 
     Those of a probe that are trained on are not in the plan: they have the difficulty of now.
+    `extra` is what rewards told of the rollouts of the plan, which come first.
     """
-    if not trainer.folder.writes or count == 0 or trainer.curriculum is None:
-        return []
     place_of = {int(row): place for place, row in enumerate(plan.prompt_P)}
-    rollouts, difficulty = batch.rollouts, trainer.curriculum.difficulty()
+    rollouts, difficulty = batch.rollouts, curriculum.difficulty()
     difficulty[plan.prompt_P] = plan.difficulty_P
-    answers = trainer.curriculum.prompts.answers
-    # The rollouts of the plan come first; groups that a probe brought have their rewards alone.
-    records, extra = [], trainer.collector.told
+    answers, records = store.table.answers, []
     for tier in Tier:
         rows = np.flatnonzero(batch.fresh_R & (batch.tier_R == tier))
         # Right and wrong alternate, so that two rows show one of each where there are both.
@@ -102,7 +116,7 @@ def sample_records(
         wrong = [row for row in rows if rollouts.success_R[row] != 1.0]
         mixed = [row for pair in zip(right, wrong, strict=False) for row in pair]
         picked = (mixed or [*right, *wrong])[:count]
-        for row in picked:
+        for row in map(int, picked):
             prompt = int(rollouts.prompt_R[row])
             place = place_of.get(prompt)
             part = slice(rollouts.offsets[row], rollouts.offsets[row + 1])
@@ -110,16 +124,14 @@ def sample_records(
             records.append(
                 {
                     "step": plan.step,
-                    "id": trainer.curriculum.prompts.ids(np.array([prompt]))[0],
+                    "id": store.table.ids([prompt])[0],
                     "tier": tier.name.lower(),
                     "difficulty": float(difficulty[prompt]),
                     "conditioning": Conditioning(rollouts.conditioning_R[row]).name.lower(),
                     "hint": [] if place is None else plan.hints[place],
-                    "prompt": trainer.store.records[prompt]["prompt"],
+                    "prompt": store.records[prompt]["prompt"],
                     "answer": None if answers is None else answers[prompt],
-                    "response": trainer.processing_class.decode(
-                        rollouts.tokens[part], skip_special_tokens=True
-                    ),
+                    "response": store.decode(rollouts.tokens[part]),
                     "reward": reward,
                     "tokens": int(part.stop - part.start),
                     "finish": Finish(rollouts.finish_R[row]).name.lower(),

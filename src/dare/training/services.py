@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -71,7 +70,7 @@ class PolicyServices:
             given,
             embeddings=embeddings,
             teacher=teacher,
-            decode=given.decode or self.decode,
+            decode=given.decode or self._store.decode,
             hint=given.hint or hint,
             solutions=given.solutions or own,
             states=given.states or self._collector.read_states,
@@ -97,10 +96,6 @@ class PolicyServices:
                 path,
             )
         return saved.head
-
-    def decode(self, tokens: Any) -> str:
-        """The text of a response."""
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
 
     def entropy(self, rows: Array) -> Measured:
         """Mean token entropy of one prefix of at most 64 tokens a prompt, sampled at T = 0.6."""
