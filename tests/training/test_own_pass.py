@@ -126,8 +126,8 @@ def test_an_old_rollout_outside_todays_nucleus_is_impossible_as_for_a_scoring_pa
         found.update(zip(buffer["uid"][held].tolist(), scores.total.tolist(), strict=True))
         return real(*given, **named)
 
-    real = trainer._note
-    trainer._note = before_the_update
+    real = trainer._lines.rolled_out
+    trainer._lines.rolled_out = before_the_update  # type: ignore[method-assign]
     checked = []
 
     def compare() -> None:

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,6 +56,26 @@ class WholeCheckpoints(Trainer):
         if found is None:
             return "there is no checkpoint yet that could be read"
         return f"{found} is intact: continue with {self.how_to_continue()}"
+
+    def to_continue(self, wanted: str | bool | None) -> Path | None:
+        """The checkpoint to go on from, None to begin; a run is not begun over another."""
+        run = self.folder.path
+        if wanted:
+            found = checkpoint.chosen(run, wanted)
+            fix = "has no usable checkpoint"
+            require(found is not None, "resume_from_checkpoint", str(run), fix)
+            return found
+        if checkpoint.checkpoints(run) or self.folder.finished():
+            fix = "holds a finished run, which kept no checkpoint to continue from; "
+            if checkpoint.checkpoints(run):
+                how = checkpoint.how_to_continue(run)
+                fix = f"holds the checkpoints of a run; continue it with {how}, "
+            fix += (
+                "begin anew with overwrite_output_dir=True (--overwrite-output-dir true), "
+                "or choose another folder"
+            )
+            require(self.args.overwrite_output_dir, "output_dir", str(run), fix)
+        return None
 
     # ---- several processes ----
 

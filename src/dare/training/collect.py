@@ -150,7 +150,7 @@ class Collector:
         *,
         seed: int,
     ) -> None:
-        self._store, self.policy, self._rewards = store, policy, rewards
+        self.store, self.policy, self._rewards = store, policy, rewards
         self._sampling, self.company, self.seed = sampling, company, seed
         self.tells_success = True
         """Whether rewards have said what a success is; once they have not, none is believed."""
@@ -232,7 +232,7 @@ class Collector:
         everyone = [share[np.isin(share, rows)] for share in self.company.shares(len(batch))]
         mine = everyone[self.company.rank]
         prompts = [
-            self._store.tokens(int(batch.prompt_R[row])) if shown is None else shown[int(row)]
+            self.store.tokens(int(batch.prompt_R[row])) if shown is None else shown[int(row)]
             for row in mine
         ]
         responses = [batch.response(int(row)) for row in mine]
@@ -275,8 +275,8 @@ class Collector:
 
     def shown(self, row: int, conditioning: int, hint: list[str]) -> IntArray:
         """The prompt under its conditioning; help that does not fit is left out."""
-        tokens = self._store.tokens(row, conditioning, hint)
-        return tokens if len(tokens) < self.policy.context else self._store.tokens(row)
+        tokens = self.store.tokens(row, conditioning, hint)
+        return tokens if len(tokens) < self.policy.context else self.store.tokens(row)
 
     def reward(self, rows: IntArray, tokens: list[IntArray]) -> Values:
         """Outcomes in [0, 1] of these responses; None where they cannot be told."""
@@ -286,7 +286,7 @@ class Collector:
         self, rows: IntArray, tokens: list[IntArray], store: PromptStore | None = None
     ) -> Scored:
         """Rewards of these responses, as text (or messages, where the prompt is messages)."""
-        store = store or self._store
+        store = store or self.store
         if not len(rows):
             return Scored([], [])
         texts = self.policy.tokenizer.batch_decode(tokens, skip_special_tokens=True)
@@ -321,7 +321,7 @@ class Collector:
         """Scorer for `Curriculum.refresh`: plain rollouts of the buffer, shared over processes."""
         batch = request.rollouts
         mine = self.company.share(len(batch))
-        prompts = [self._store.tokens(int(row)) for row in batch.prompt_R[mine]]
+        prompts = [self.store.tokens(int(row)) for row in batch.prompt_R[mine]]
         responses = [batch.response(int(row)) for row in mine]
         scores = self.policy.score(prompts, responses, self._sampling)
         return self.company.exchange(scores.total)
@@ -329,23 +329,23 @@ class Collector:
     def read_states(self, rows: Array) -> Measured:
         """The policy's state on these prompts, shared over processes."""
         mine = self.company.share(len(rows))
-        prompts = [self._store.tokens(int(rows[place])) for place in mine]
+        prompts = [self.store.tokens(int(rows[place])) for place in mine]
         states = self.company.exchange(self.policy.states(prompts))
-        return Measured(states, int(self._store.lengths[rows].sum()))
+        return Measured(states, int(self.store.lengths[rows].sum()))
 
     def read_solutions(self, rows: Array, longest: int) -> Measured:
         """What `solution_statistics` says of these prompts' reference solutions; NaN without."""
         mine = self.company.share(len(rows))
-        solutions = [self._store.solution(int(row))[:longest] for row in rows[mine]]
+        solutions = [self.store.solution(int(row))[:longest] for row in rows[mine]]
         there = [place for place, tokens in enumerate(solutions) if len(tokens)]
-        prompts = [self._store.tokens(int(rows[mine[place]])) for place in there]
+        prompts = [self.store.tokens(int(rows[mine[place]])) for place in there]
         # Over the full vocabulary: a solution that leaves the nucleus must not become -inf.
         plain = Sampling(self._sampling.temperature, 1.0, 0)
         scores = self.policy.score(prompts, [solutions[place] for place in there], plain)
         values = np.full((len(mine), STATISTICS), np.nan)
         if there:
             sizes = np.array([len(solutions[place]) for place in there])
-            number = self._store.holds_digit(np.concatenate([solutions[place] for place in there]))
+            number = self.store.holds_digit(np.concatenate([solutions[place] for place in there]))
             values[there] = solution_statistics(scores.logprobs.astype(np.float64), sizes, number)
         values = self.company.exchange(values)
         return Measured(values, int(np.nansum(values[:, 0])))

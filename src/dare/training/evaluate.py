@@ -63,6 +63,19 @@ def evaluate_policy(
     }
 
 
+def flat_figures(result: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    """The numbers of an evaluation for logs, those of each data set under its name."""
+    parts = {prefix: result}
+    for name, part in result.get("by_set", {}).items():
+        parts[f"{prefix}_{name}"] = part
+    return {
+        f"{prefix}_{name}": value
+        for prefix, part in parts.items()
+        for name, value in part.items()
+        if isinstance(value, (int, float))
+    }
+
+
 def _responses(
     collector: Collector,
     store: PromptStore,

@@ -6,8 +6,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-KNOBS = {
+from dare.errors import InvalidInput, first_line
+
+_KNOBS = {
     "generate": ("max_completion_length", "not even one response at a time fits; lower it"),
     "score": ("score_batch_tokens", "lower it"),
     "refresh": ("score_batch_tokens", "lower it"),
@@ -38,3 +41,11 @@ class Phases:
     def count(self, name: str, tokens: int) -> None:
         """Add tokens to phase `name`."""
         self.tokens[name] = self.tokens.get(name, 0) + int(tokens)
+
+    def out_of_memory(self, error: BaseException, args: Any, kept: str) -> InvalidInput:
+        """Which phase ran out, which setting helps, and what is `kept`."""
+        field, fix = _KNOBS.get(self.now, _KNOBS["train"])
+        line = first_line(error).partition(". GPU")[0]
+        phase = self.now or "the optimiser's step"
+        fix = f"out of memory in {phase} ({line}): {fix}; `dare plan` shows what fits; {kept}"
+        return InvalidInput(field, getattr(args, field), fix)

@@ -24,8 +24,7 @@ from dare.curriculum import Curriculum, Services, TrainBatch
 from dare.curriculum.estimators import estimator_class
 from dare.curriculum.landscape import landscape_record
 from dare.curriculum.plan import StepPlan
-from dare.curriculum.rollouts import Finish, RolloutBatch
-from dare.errors import InvalidInput, first_line, require
+from dare.errors import InvalidInput, require
 from dare.policy.generate import Generator, GeneratorFailed
 from dare.policy.model import context_of, load, peak_memory_mb, without_dropout
 from dare.policy.policy import Policy
@@ -48,18 +47,12 @@ from dare.training.checkpoints import WholeCheckpoints
 from dare.training.collect import Collector
 from dare.training.company import Company, in_company
 from dare.training.config import DareConfig
-from dare.training.evaluate import evaluate_policy
-from dare.training.from_trl import answer_trainer, length_figures, logged
+from dare.training.evaluate import evaluate_policy, flat_figures
+from dare.training.from_trl import answer_trainer
 from dare.training.objective import Objective
-from dare.training.phases import KNOBS, Phases
+from dare.training.phases import Phases
 from dare.training.prompts import PromptStore
-from dare.training.records import (
-    NothingRight,
-    rollout_figures,
-    sample_records,
-    selection_record,
-    told,
-)
+from dare.training.records import StepLines, told
 from dare.training.services import PolicyServices
 from dare.training.unscored import UnscoredWindow
 from dare.training.update import Updates
@@ -189,20 +182,15 @@ class DareTrainer(WholeCheckpoints):
         self._services = services or Services()
         self.curriculum: Curriculum | None = None
         self.folder = RunFolder(str(args.output_dir), writes=self.is_world_process_zero())
+        self._lines = StepLines(self.folder, args.sample_rows)
         self._updates = Updates(
-            args, self.settings, self.store, self.collector, all_of_them=self.is_deepspeed_enabled
+            args, self.settings, self.collector, all_of_them=self.is_deepspeed_enabled
         )
-        # Of the step under way: ticks still to come, time and tokens, the loss, what is logged.
+        # Of the step under way: micro-batches still to come, time and tokens, the loss.
         self._waiting: list[dict[str, Any] | None] = []
         self._phases = Phases()
         self._objective: Objective | None = None
-        self._begun_record: dict[str, Any] = {}
-        self._lengths: dict[str, float] = {}
-        self._samples: list[dict[str, Any]] = []
-        self._record: dict[str, Any] | None = None
-        """The line of the step that is over, until it is written."""
         self._generated = self._num_tokens = 0
-        self._nothing_right = NothingRight()
         self._unscored = UnscoredWindow(args.unscored_limit, args.unscored_window)
         self._begun = False
         self._stop = StopWhenAsked()
@@ -250,24 +238,11 @@ class DareTrainer(WholeCheckpoints):
 
         A start that is refused changes nothing in the folder: it is opened when training begins.
         """
-        run, found, self._begun = self.folder.path, None, False
+        run, self._begun = self.folder.path, False
         wanted = resume_from_checkpoint
         wanted = self.args.resume_from_checkpoint if wanted is None else wanted
         with sole(run) if self.folder.writes else nullcontext():
-            if wanted:
-                found = checkpoint.chosen(run, wanted)
-                fix = "has no usable checkpoint"
-                require(found is not None, "resume_from_checkpoint", str(run), fix)
-            elif checkpoint.checkpoints(run) or self.folder.finished():
-                fix = "holds a finished run, which kept no checkpoint to continue from; "
-                if checkpoint.checkpoints(run):
-                    how = checkpoint.how_to_continue(run)
-                    fix = f"holds the checkpoints of a run; continue it with {how}, "
-                fix += (
-                    "begin anew with overwrite_output_dir=True (--overwrite-output-dir true), "
-                    "or choose another folder"
-                )
-                require(self.args.overwrite_output_dir, "output_dir", str(run), fix)
+            found = self.to_continue(wanted)
             self._start(found)
             on_start = self.args.eval_on_start
             self._stop = StopWhenAsked()
@@ -286,7 +261,7 @@ class DareTrainer(WholeCheckpoints):
                 except InvalidInput:
                     raise
                 except torch.OutOfMemoryError as error:
-                    raise self._out_of_memory(error) from error
+                    raise self._phases.out_of_memory(error, self.args, self.kept()) from error
                 except Exception:
                     with nullcontext() if self._begun else self.args.refusals():
                         raise
@@ -306,15 +281,6 @@ class DareTrainer(WholeCheckpoints):
         """Trainer's, with a line for what it cannot build."""
         with self.args.refusals(usual="lr_scheduler_type"):
             return super().create_scheduler(num_training_steps, optimizer)
-
-    def _out_of_memory(self, error: torch.OutOfMemoryError) -> InvalidInput:
-        """Which phase ran out, which setting helps, and what is left."""
-        field, fix = KNOBS.get(self._phases.now, KNOBS["train"])
-        line = first_line(error).partition(". GPU")[0]
-        phase = self._phases.now or "the optimiser's step"
-        fix = f"out of memory in {phase} ({line}): {fix}; `dare plan` shows what fits; "
-        fix += self.kept()
-        return InvalidInput(field, getattr(self.args, field), fix)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """A clock: one tick a micro-batch. What a step trains on is planned when it begins."""
@@ -372,7 +338,8 @@ class DareTrainer(WholeCheckpoints):
             probes += 1
         micro = self._micro_batches(plan, batch)
         self._generated += self._phases.tokens["generated"]
-        self._note(plan, rollouts, batch)
+        self._unscored.observe(int((~rollouts.scored_R).sum()), len(rollouts))
+        self._lines.rolled_out(plan, rollouts, batch, curriculum, self.collector)
         self.policy.release()
         return micro
 
@@ -413,8 +380,7 @@ class DareTrainer(WholeCheckpoints):
             self._generated += spent
         if self._unscored.exceeded:  # counted over all processes, so all of them stop
             self.control.should_save = self.control.should_training_stop = True
-        self._record = {
-            **self._begun_record,
+        figures = {
             **objective.figures([one["figures"] for one in everyone], [o["gap"] for o in everyone]),
             "tokens": {**tokens, "refreshed": spent},
             "generated_tokens_total": self._generated,
@@ -422,6 +388,7 @@ class DareTrainer(WholeCheckpoints):
             "memory_mb": round(peak_memory_mb(), 1),
             "time": round(time.time(), 3),
         }
+        self._lines.over(figures)
         table = curriculum.table()
         self.folder.write_table(table)
         now = landscape_record(curriculum.step - 1, table["difficulty"], table["tier"])
@@ -453,64 +420,25 @@ class DareTrainer(WholeCheckpoints):
         step = 0 if self.curriculum is None else self.curriculum.step
         line = {"step": step, "generated_tokens_total": self._generated, **result}
         self.folder.append_evaluation(line)
-        parts = {metric_key_prefix: result}
-        for name, part in result.get("by_set", {}).items():
-            parts[f"{metric_key_prefix}_{name}"] = part
-        logs = {
-            f"{prefix}_{name}": value
-            for prefix, part in parts.items()
-            for name, value in part.items()
-            if isinstance(value, (int, float))
-        }
+        logs = flat_figures(result, metric_key_prefix)
         self.log(dict(logs))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, logs)
         return logs
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Trainer's logs, with the curriculum's figures added to a step's line."""
-        if "loss" in logs and self._record is not None:
-            for name in ("grad_norm", "learning_rate"):
-                if name in logs:
-                    self._record[name] = float(logs[name])
-            extra = {
-                "num_tokens": self._num_tokens,
-                "step_time": sum(self._phases.seconds.values()),
-            }
-            named = logged({**self._record, **extra}, self.collector.logged)
-            logs = {**named, **self._lengths, **logs}
-            if self.args.log_completions:
-                print(*map(told, self._samples[: self.args.num_completions_to_print]), sep="\n\n")
-        super().log(logs, start_time)
+        seconds = sum(self._phases.seconds.values())
+        more = {"num_tokens": self._num_tokens, "step_time": seconds}
+        whole = self._lines.logged(logs, more, self.collector.logged)
+        if whole is not None and self.args.log_completions:
+            shown = self._lines.samples[: self.args.num_completions_to_print]
+            print(*map(told, shown), sep="\n\n")
+        super().log(logs if whole is None else whole, start_time)
         self.flush()
-
-    def _note(self, plan: StepPlan, rollouts: RolloutBatch, batch: TrainBatch) -> None:
-        """Keep the step's figures so far; its selection and a few samples are written at once."""
-        self.flush()
-        curriculum, fresh = self._live(), batch.fresh_R
-        self._begun_record = {
-            **curriculum.metrics(),
-            **rollout_figures(batch),
-            **self.collector.logged,
-            "step": plan.step,
-        }
-        cut = batch.rollouts.finish_R[fresh] == Finish.LENGTH
-        self._lengths = length_figures(batch.rollouts.length_R[fresh], cut)
-        scored = rollouts.scored_R
-        self._unscored.observe(int((~scored).sum()), len(scored))
-        self.folder.append("selections.jsonl", selection_record(plan, rollouts))
-        if self.folder.writes and self.args.sample_rows:
-            count, said = self.args.sample_rows, self.collector.told
-            self._samples = sample_records(plan, batch, count, curriculum, self.store, said)
-        for sample in self._samples:
-            self.folder.append("samples.jsonl", sample)
-        if self.is_world_process_zero():
-            self._nothing_right.observe(rollouts.reward_R[scored], self._samples)
 
     def flush(self) -> None:
         """Write the line of the last step, if it is over."""
-        if self._record is not None:
-            self.folder.append("metrics.jsonl", self._record)
-            self._record = None
+        self._lines.flush()
 
     # ---- state ----
 
@@ -582,18 +510,11 @@ class DareTrainer(WholeCheckpoints):
 
     def policy_services(self) -> PolicyServices:
         """What this policy can be asked by estimators."""
-        return PolicyServices(self.store, self.collector, lambda: self.state.global_step)
+        return PolicyServices(self.collector, lambda: self.state.global_step)
 
     def _build_curriculum(self, state: dict[str, Any] | None) -> Curriculum:
-        given, kind = self._services, estimator_class(self.settings)
-        always = "embeddings" in kind.needs
-        needed = always or (kind.uses_prior and self.settings.cold_start.references > 0)
-        done = state is not None and not state["meta"]["cold"] and not always
-        embeddings = given.embeddings
-        if needed and not done and embeddings is None:
-            plain = [self.store.tokens(row) for row in range(len(self.store))]
-            embeddings = self.policy.embed(plain)
-        services = self.policy_services().complete(given, self.settings, embeddings)
+        cold = state is None or state["meta"]["cold"]
+        services = self.policy_services().complete(self._services, self.settings, cold=cold)
         curriculum = Curriculum(self.store.table, self.settings, services)
         if state is not None:
             curriculum.load_state_dict(state)

@@ -27,7 +27,6 @@ from dare.training.collect import Collector
 from dare.training.config import DareConfig
 from dare.training.micro import micro_batch, mini_batches, shares
 from dare.training.phases import Phases
-from dare.training.prompts import PromptStore
 
 
 def token_weights(
@@ -127,13 +126,12 @@ class Updates:
         self,
         args: DareConfig,
         settings: CurriculumConfig,
-        store: PromptStore,
         collector: Collector,
         *,
         all_of_them: bool,
     ) -> None:
         self._args, self._settings, self._all_of_them = args, settings, all_of_them
-        self._store, self._collector, self._policy = store, collector, collector.policy
+        self._collector, self._policy = collector, collector.policy
 
     def scored_at_once(self, plan: StepPlan, wanted: str) -> list[Conditioning]:
         """Rollouts whose behaviour log-probs no update will give: those of probes where the
@@ -199,7 +197,7 @@ class Updates:
             if hinted and kind != Conditioning.PLAIN and fresh:
                 prompts.append(self._collector.shown(row, kind, plan.hints[place_of[row]]))
             else:
-                prompts.append(self._store.tokens(row))
+                prompts.append(self._collector.store.tokens(row))
         return prompts
 
     def _score_ahead(
