@@ -115,7 +115,8 @@ def chunked_logits(
     Without a weight `hidden` are the logits.
     """
     if weight is None:
-        yield from ((part, hidden[part]) for part in _parts(hidden, hidden.shape[-1]))
+        for part in _parts(hidden, hidden.shape[-1]):
+            yield part, hidden[part].contiguous()
         return
     dtype = compute_dtype(weight) if dtype is None else dtype
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
