@@ -39,11 +39,7 @@ OPTIMISER_BYTES = {"adamw_8bit": 2.0, "adamw_bnb_8bit": 2.0, "adamw_torch_8bit":
 UNFUSED = ("adamw_torch",)
 """Optimisers that hold one more number of every trained one while they update."""
 
-SAVED = {
-    "mixed": (22, 4, 4, 8),
-    "half": (16, 4, 4, 8),
-    "float": (20, 8, 8, 16),
-}
+SAVED = {"mixed": (22, 4, 4, 8), "half": (16, 4, 4, 8), "float": (20, 8, 8, 16)}
 """Bytes a token that a Llama-like layer keeps for its backward pass, beside its input, for each
 of hidden size, all query heads, all key heads and the feed-forward width.
 

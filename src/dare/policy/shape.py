@@ -74,11 +74,7 @@ def read_config(model: str | Path) -> Any:
 
 
 def shape_of_config(
-    config: Any,
-    peft: Mapping[str, Any] | None = None,
-    *,
-    dtype: str = "auto",
-    name: str = "config",
+    config: Any, peft: Mapping[str, Any] | None = None, *, dtype: str = "auto", name: str = "config"
 ) -> ModelShape:
     """Counts on a model without storage, built as training would build it."""
     import torch

@@ -75,13 +75,7 @@ class Colocated:
     """
 
     def __init__(
-        self,
-        model: Any,
-        settings: VllmSettings,
-        *,
-        dtype: torch.dtype,
-        context: int,
-        rows: int,
+        self, model: Any, settings: VllmSettings, *, dtype: torch.dtype, context: int, rows: int
     ) -> None:
         self._settings, self._asleep = settings, False
         self._group = _group_of(settings.tensor_parallel_size)

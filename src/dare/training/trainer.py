@@ -36,13 +36,7 @@ from dare.runs.folder import RunFolder, remove_empty, sole, usable
 from dare.state import load_state
 from dare.templates.encode import OPTIONS
 from dare.text import prompt_text
-from dare.training.callbacks import (
-    StepEnd,
-    StopWhenAsked,
-    WholeSteps,
-    print_less,
-    stop_on_signals,
-)
+from dare.training.callbacks import StepEnd, StopWhenAsked, WholeSteps, print_less, stop_on_signals
 from dare.training.checkpoints import WholeCheckpoints
 from dare.training.collect import Collector
 from dare.training.company import Company, in_company
@@ -172,12 +166,7 @@ class DareTrainer(WholeCheckpoints):
             reference=args.beta > 0,
         )
         self.collector = Collector(
-            self.store,
-            self.policy,
-            self.rewards,
-            args.sampling,
-            self._company,
-            seed=args.seed,
+            self.store, self.policy, self.rewards, args.sampling, self._company, seed=args.seed
         )
         self._services = services or Services()
         self.curriculum: Curriculum | None = None

@@ -100,8 +100,7 @@ def workload_of(
         per_device_train_batch_size=config.per_device_train_batch_size,
         group_size=settings.medium.group_size,
         generated_at_most=max(
-            0 if cold.train else cold.references * cold.group_size,
-            _evaluated(recipe, config),
+            0 if cold.train else cold.references * cold.group_size, _evaluated(recipe, config)
         ),
         fresh_share=settings.fresh_share,
         num_iterations=config.num_iterations,
