@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dare.policy.generate import GenerationRequest, TransformersGenerator
+from dare.policy.decode import TransformersGenerator
+from dare.policy.generate import GenerationRequest
 from dare.policy.sampling import Sampling
 from dare.rewards import math_reward
 

@@ -9,7 +9,8 @@ from scipy import stats
 
 import tiny
 from dare.curriculum.rollouts import Finish
-from dare.policy.generate import GenerationRequest, TransformersGenerator
+from dare.policy.decode import TransformersGenerator
+from dare.policy.generate import GenerationRequest
 from dare.policy.sampling import Sampling
 from dare.policy.score import score
 

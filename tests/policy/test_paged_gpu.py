@@ -8,7 +8,8 @@ import torch
 from test_paged import PROMPTS, build
 
 import tiny
-from dare.policy.generate import GenerationRequest, TransformersGenerator
+from dare.policy.decode import TransformersGenerator
+from dare.policy.generate import GenerationRequest
 from dare.policy.paged import plain
 from dare.policy.paged.state import Outputs, Slots
 from dare.policy.sampling import Sampling, keep_nucleus

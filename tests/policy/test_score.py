@@ -9,7 +9,8 @@ from given_tokens import sampling_logprob
 
 import tiny
 from dare.curriculum.estimators.paper import effective_sample_size, weights
-from dare.policy.generate import GenerationRequest, TransformersGenerator
+from dare.policy.decode import TransformersGenerator
+from dare.policy.generate import GenerationRequest
 from dare.policy.sampling import Sampling
 from dare.policy.score import score
 

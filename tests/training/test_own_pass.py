@@ -14,6 +14,7 @@ from dare import InvalidInput
 from dare.policy.policy import Policy
 from dare.policy.sampling import Sampling
 from dare.runs import checkpoint
+from dare.training import objective
 from dare.training.update import micro_batches, token_weights, trained_rows
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9}
@@ -196,15 +197,15 @@ def test_an_update_that_does_not_fit_names_the_knob_and_keeps_the_checkpoint(
     whole = tiny.trainer(tmp_path / "whole", **changes)
     whole.train()
     trainer = tiny.trainer(tmp_path / "run", **changes)
-    real = Policy.logprobs
+    real = objective.batch_logprobs
 
-    def full(self: Policy, *given: Any) -> Any:
+    def full(*given: Any) -> Any:
         if trainer.state.global_step == 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. GPU 0 has")
-        return real(self, *given)
+        return real(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Policy, "logprobs", full)
+        patch.setattr(objective, "batch_logprobs", full)
         with pytest.raises(InvalidInput) as caught:
             trainer.train()
     said = str(caught.value)

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from dare.config.named import imported
 from dare.errors import InvalidInput
-from dare.policy.batching import IntArray, Layout, TokenBatch, layout_of, reading
+from dare.policy.batching import IntArray, Layout, layout_of, reading
+from dare.policy.decode import TransformersGenerator
 from dare.policy.embed import embed_prompts, prompt_states
-from dare.policy.generate import Generated, GenerationRequest, Generator, TransformersGenerator
+from dare.policy.generate import Generated, GenerationRequest, Generator
 from dare.policy.model import ReferencePolicy, context_of, end_ids
 from dare.policy.sampling import Sampling
-from dare.policy.score import Scores, batch_logprobs, mean_entropy, score
+from dare.policy.score import Scores, mean_entropy, score
 from dare.policy.sharded import WholeModel
 
 if TYPE_CHECKING:
@@ -171,15 +172,6 @@ class Policy:
     def layout(self) -> Layout:
         """How its batches lie: packed or padded, as the model allows."""
         return layout_of(self.module, self.pad_id)
-
-    def logprobs(
-        self, model: Any, batch: TokenBatch, temperature: float, sampling: Sampling | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Log-prob of each response token with its gradient, by the wrapped `model`.
-
-        With `sampling` also what its nucleus keeps at each (see `batch_logprobs`).
-        """
-        return batch_logprobs(model, batch, temperature, sampling)
 
     def release(self) -> None:
         """An update begins: what only reading needs gives its memory back."""

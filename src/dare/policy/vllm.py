@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dare.curriculum.arrays import keyed_rng
 from dare.errors import require
 from dare.policy.batching import IntArray
 from dare.policy.generate import Generated, GenerationRequest, GeneratorFailed
@@ -158,16 +157,11 @@ class VllmGenerator:
 def wanted_of(request: GenerationRequest) -> list[Wanted]:
     """What the request asks for; seeds depend on neither order, batch nor process."""
     prompts = [[int(token) for token in prompt] for prompt in request.prompts]
-    found = []
-    for prompt, budget, noise in zip(
-        request.prompt_R.tolist(),
-        request.max_tokens_R.tolist(),
-        request.noise_R.tolist(),
-        strict=True,
-    ):
-        key = keyed_rng(request.seed, request.step, f"{request.purpose} {noise}")
-        found.append(Wanted(prompts[prompt], budget, int(key.integers(1 << 62))))
-    return found
+    pairs = zip(request.prompt_R.tolist(), request.max_tokens_R.tolist(), strict=True)
+    return [
+        Wanted(prompts[prompt], budget, int(request.rng(row).integers(1 << 62)))
+        for row, (prompt, budget) in enumerate(pairs)
+    ]
 
 
 def generated_of(

@@ -13,7 +13,7 @@ from torch import Tensor
 from dare.curriculum.arrays import Array
 from dare.policy.correction import Gap, corrected
 from dare.policy.loss import LossInputs, clipped_loss
-from dare.policy.policy import Policy
+from dare.policy.score import batch_logprobs
 from dare.training.config import DareConfig
 from dare.training.update import Prepared
 
@@ -25,10 +25,8 @@ class Objective:
     """The clipped objective over the updates of one step; `scores` where the curriculum is told
     what their passes say of the rollouts."""
 
-    def __init__(
-        self, args: DareConfig, policy: Policy, prepared: Prepared, *, scores: bool
-    ) -> None:
-        self._args, self._policy, self._mass, self._scores = args, policy, prepared.mass, scores
+    def __init__(self, args: DareConfig, prepared: Prepared, *, scores: bool) -> None:
+        self._args, self._mass, self._scores = args, prepared.mass, scores
         self.own_pass = prepared.own_pass
         self.known: dict[str, Any] = {}
         """What the last pass found out of its micro-batch, for where it is read again."""
@@ -42,7 +40,7 @@ class Objective:
         read = self._scores and (own_pass is None or own_pass.asks(inputs["rows"]))
         unknown = "drawn" in inputs and bool(inputs["sampled"].isnan().any())
         wanted = args.sampling if read or unknown else None
-        logprob, kept = self._policy.logprobs(model, tokens, args.temperature, wanted)
+        logprob, kept = batch_logprobs(model, tokens, args.temperature, wanted)
         given = {name: inputs[name].to(logprob.device) for name in _GIVEN if name in inputs}
         # Sampled by the very policy that is updated: its log-probs of now are the behaviour's.
         late = given["behaviour"].isnan()

@@ -336,7 +336,7 @@ class DareTrainer(WholeCheckpoints):
         curriculum = self._live()
         prepared = self._updates.prepare(plan, batch, curriculum, self._phases)
         scores = curriculum.wants_scores != "none"
-        self._objective = Objective(self.args, self.policy, prepared, scores=scores)
+        self._objective = Objective(self.args, prepared, scores=scores)
         return prepared.ticks
 
     def finish_update(self) -> None:
