@@ -67,7 +67,7 @@ def pick(values: dict[str, Any], path: str) -> Any:
         ("dare", {"cold_start.references": 256, "prompts_per_step": 0}),
         ("dare", {"fresh_share": 1.0, "tiers": False, "estimator.name": "dare"}),
         ("dare", {"selection.name": "value", "selection.sharpness": 16.0, "selection.eta": 0.05}),
-        ("dare", {"selection.per_token": 1.0, "selection.rest": 4.0, "advantage.thin_below": 0.6}),
+        ("dare", {"selection.per_token": 1.0, "selection.rest": 4.0, "advantage.thin_below": 1.0}),
         *((name, {"fresh_share": 1.0}) for name in ("grpo", "paper", "dapo", "greso", "mopps")),
         *((name, {"fresh_share": 1.0}) for name in sorted(PRESETS) if name.startswith("grpo+")),
         ("paper", {"selection.kappa": 100, "selection.eta": 0.0, "buffer.groups": 4096}),

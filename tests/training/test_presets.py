@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import tiny
 from dare.config import preset_names
 from dare.policy.sampling import Sampling
 from dare.policy.score import mean_entropy, score
+from dare.training.config import DareConfig
 
 SMALL: dict[str, Any] = {
     "current-fr": {"estimator.max_probes": 2},
@@ -139,3 +141,12 @@ def test_entropy_against_the_plain_formula() -> None:
         plain = float(-(chance * chance.log()).sum(-1).mean())
         assert value == pytest.approx(plain, abs=1e-5)
     assert score(model, prompts, responses, Sampling(1.0, 1.0), pad_id=tiny.PAD).total.shape == (2,)
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_presets_of_the_paper_sample_as_it_does_and_others_at_one(preset: str) -> None:
+    papers = preset.startswith("paper")
+    made = DareConfig(preset=preset, use_cpu=True)
+    assert (made.temperature, made.top_p) == ((0.6, 0.95) if papers else (1.0, 1.0))
+    again = replace(DareConfig(preset=preset, temperature=1.0, use_cpu=True))
+    assert (again.temperature, again.top_p) == (1.0, 0.95 if papers else 1.0)

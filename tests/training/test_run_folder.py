@@ -124,6 +124,17 @@ def test_every_step_has_its_line_however_rarely_trainer_logs(tmp_path: Path) -> 
     assert all("tokens" in line and "loss" in line for line in lines)
 
 
+def test_a_finished_run_names_the_command_that_shows_it_unless_asked_for_quiet(
+    tmp_path: Path, capsys
+) -> None:
+    for name, quiet in (("heard", False), ("silent", True)):
+        trainer = tiny.trainer(tmp_path / name, max_steps=1)
+        if quiet:
+            trainer.quiet()
+        trainer.train()
+        assert (f"dare report {tmp_path / name}" in capsys.readouterr().out) is not quiet
+
+
 def test_no_half_written_files_are_left(run) -> None:
     assert not list(run[0].rglob("*.tmp"))
     assert not list(run[0].glob(".*"))

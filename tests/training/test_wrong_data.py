@@ -205,7 +205,7 @@ def test_repeats_are_told_of_and_those_that_disagree_by_row(caplog: Any) -> None
         assert len(store) == 4
         told = [record.getMessage() for record in caplog.records]
         assert len(told) == lines
-        assert told[0] == "train_dataset: 6 rows have 4 prompts; repeats are merged"
+        assert told[0] == "training data: 6 rows have 4 prompts; repeats are merged"
     assert "row 5 has another gold than row 2, which counts" in told[1]
     assert "row 4" not in told[1]
     caplog.clear()

@@ -145,6 +145,8 @@ class Study:
         tokens = self._budget()
         recipe = budgeted(arm.recipe(base, seed), tokens)
         recipe["training"].pop("output_dir", None)
+        # All methods sample alike, also those whose preset has a temperature of its own.
+        recipe["training"] = {"temperature": 1.0, "top_p": 1.0, **recipe["training"]}
         folder = self.out / arm.name / f"seed-{seed}"
         settings = curriculum_of(recipe)
         return Job(arm.name, arm.preset, seed, tokens, recipe, settings, self.truth, folder)

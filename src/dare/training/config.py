@@ -30,6 +30,7 @@ from dare.training.from_trl import knows_trl
 from dare.training.settings import RANGES, STEPS, RunSettings
 
 _LOG = logging.getLogger(__name__)
+_OF_THE_PAPER = {"temperature": 0.6, "top_p": 0.95}  # what its presets sample with, unless told
 # Of liger's kernels those inside the layers: the head's log-probs are chunked here already.
 _LIGER = {"rope": True, "rms_norm": True, "swiglu": True, "cross_entropy": False}
 _LIGER |= {"fused_linear_cross_entropy": False}
@@ -64,6 +65,8 @@ class DareConfig(RunSettings):
         self.scale_rewards = words.get(str(self.scale_rewards).lower(), self.scale_rewards)
         self.debug = "" if self.debug is None else self.debug  # as transformers' parser has it
         given = self._typed()
+        if self.preset in ("paper", "paper-release"):
+            vars(self).update({name: _OF_THE_PAPER[name] for name in _OF_THE_PAPER.keys() - given})
         on_gpu = torch.cuda.is_available() and not self.use_cpu
         if self.bf16 is None:
             self.bf16 = not self.fp16 and on_gpu and torch.cuda.is_bf16_supported(False)

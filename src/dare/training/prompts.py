@@ -269,6 +269,9 @@ def _tell_of_repeats(
     names: Sequence[str],
 ) -> None:
     """A line for rows that were merged, and one for those that disagree on a column of `names`."""
+    # A recipe calls it `data`, a script `train_dataset`.
+    field = field.replace("train_", "training ").replace("eval_", "evaluation ")
+    field = field.replace("dataset", "data")
     merged = f"{field}: {len(records):,} rows have {len(kept):,} prompts; repeats are merged"
     _LOG.warning("%s", merged)
     keys = [(str(row.get("source") or ""), text) for row, text in zip(records, texts, strict=True)]

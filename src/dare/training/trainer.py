@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import platform
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from dare.policy.sampling import Sampling
 from dare.rewards.calling import Rewards
 from dare.rewards.model import reward_functions
 from dare.runs import checkpoint
+from dare.runs.files import read_yaml
 from dare.runs.folder import RunFolder, remove_empty, sole, usable
 from dare.state import load_state
 from dare.templates.encode import OPTIONS
@@ -51,10 +53,12 @@ from dare.training.services import PolicyServices
 from dare.training.unscored import UnscoredWindow
 from dare.training.update import Updates
 
+_LOG = logging.getLogger(__name__)
 _OPTIMISER = (
     *("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"),
     *("optim", "optim_args"),
 )
+_PRINTERS = (PrinterCallback, ProgressCallback)  # of transformers; a script's run has one of them
 _TOKENS = ("generated", "scored", "trained")
 
 
@@ -207,8 +211,8 @@ class DareTrainer(WholeCheckpoints):
 
     def quiet(self) -> None:
         """Drop the callbacks of transformers that print; a progress bar of your own stays."""
-        self.remove_callback(PrinterCallback)
-        self.remove_callback(ProgressCallback)
+        for printer in _PRINTERS:
+            self.remove_callback(printer)
 
     @property
     def generated_tokens(self) -> int:
@@ -264,6 +268,9 @@ class DareTrainer(WholeCheckpoints):
         self.stopped_by = 0 if done else self._stop.agreed
         if self._unscored.exceeded:
             raise self._unscored.error(str(run))
+        prints = any(isinstance(one, _PRINTERS) for one in self.callback_handler.callbacks)
+        if prints and done and self.is_world_process_zero():
+            print(f"done; dare report {run} shows the run")
         return result
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -471,6 +478,17 @@ class DareTrainer(WholeCheckpoints):
         }
         return state
 
+    def _tell_of_other_sampling(self) -> None:
+        """A line for what a resumed run does not sample as before; a default may have changed."""
+        then: Any = {}
+        with suppress(InvalidInput):  # it is written anew
+            then = read_yaml(self.folder.path / "config.yaml").get("training") or {}
+        for name in ("temperature", "top_p", "top_k"):
+            was, now = then.get(name), getattr(self.args, name)
+            if was not in (None, now):
+                told = f"the run had {was} so far and goes on with {now}; set {was} to keep it"
+                _LOG.warning("%s: %s", name, told)
+
     def _optimiser(self) -> dict[str, Any]:
         """Settings that are part of an optimiser's state: another value would go unheard."""
         return {name: str(getattr(self.args, name)) for name in _OPTIMISER}
@@ -484,6 +502,8 @@ class DareTrainer(WholeCheckpoints):
             checkpoint.set_aside(self.folder.path, self.state.global_step)
             checkpoint.rotate(self.folder.path, None)
         self.folder.rewind(self._live().step if resumes else -1)
+        if resumes and self.folder.writes:
+            self._tell_of_other_sampling()
         self.folder.write_yaml("config.yaml", self._resolved())
         self._company.agree(self.folder.path / "config.yaml", self.store.table.ids())
         if self.recipe is not None:
