@@ -19,7 +19,7 @@ import numpy as np
 from dare import DareTrainer
 from dare.curriculum.rollouts import Finish
 from dare.policy.generate import GenerationRequest
-from dare.policy.logprobs import Sampling
+from dare.policy.sampling import Sampling
 from dare.rewards.calling import RewardFunction, Rewards
 
 Row = dict[str, Any]

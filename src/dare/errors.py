@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dare_errors import InvalidInput, require, suggest
 
-__all__ = ["InvalidInput", "absent", "require", "suggest"]
+__all__ = ["InvalidInput", "absent", "first_line", "require", "suggest"]
 
 _EXTRAS = {
     "report": ("plotly", "pyarrow", "rich", "typer"),
@@ -14,6 +14,11 @@ _EXTRAS = {
     ),
 }
 """Libraries that come with each extra of the package, by the name they are imported as."""
+
+
+def first_line(error: BaseException, most: int = 300) -> str:
+    """What an error says, in a line's space."""
+    return (str(error).strip() or type(error).__name__).partition("\n")[0][:most]
 
 
 def absent(error: ModuleNotFoundError, what: str) -> str | None:

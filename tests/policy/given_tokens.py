@@ -12,6 +12,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import tiny
 from dare.policy.batching import Layout
+from dare.policy.logprobs import both_of
+from dare.policy.sampling import Sampling
 
 PADDED, PACKED = Layout(packed=False, pad_id=tiny.PAD), Layout(packed=True, pad_id=tiny.PAD)
 _RNG = np.random.default_rng(1)
@@ -92,3 +94,15 @@ def far(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> fl
     assert largest > 1e-3  # or the comparison would say nothing
     gaps = [float((found[name] - value).abs().max()) for name, value in expected.items()]
     return max(gaps) / largest
+
+
+def sampling_logprob(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    temperature: float,
+    top_p: float = 1.0,
+    top_k: int = 0,
+) -> torch.Tensor:
+    """Log-prob of each target under what is sampled from; nothing is put down to rounding."""
+    sampling = Sampling(temperature, top_p, top_k)
+    return both_of(logits, targets, sampling, margin=0.0, drawn=False)[1]

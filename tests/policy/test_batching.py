@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 import tiny
 from dare.policy.batching import bucket, fill, pack, pad
-from dare.policy.score import Sampling, batch_logprobs, score
+from dare.policy.sampling import Sampling
+from dare.policy.score import batch_logprobs, score
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=200)
 

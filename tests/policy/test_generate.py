@@ -9,8 +9,10 @@ from scipy import stats
 
 import tiny
 from dare.curriculum.rollouts import Finish
-from dare.policy.generate import GenerationRequest, TransformersGenerator
-from dare.policy.score import Sampling, score
+from dare.policy.decode import TransformersGenerator
+from dare.policy.generate import GenerationRequest
+from dare.policy.sampling import Sampling
+from dare.policy.score import score
 
 SAMPLING = Sampling(1.0, 0.95)
 PROMPTS = [tiny.encode("+".join(str(d) for d in range(n + 1)) + "=") for n in range(6)]

@@ -7,15 +7,23 @@ import math
 import numpy as np
 import pytest
 import torch
+from given_tokens import sampling_logprob
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 from dare.curriculum.arrays import keyed_rng
 from dare.policy import logprobs
-from dare.policy.logprobs import both_of, keep_nucleus, sampling_logprob, selected_logprob
-from dare.policy.sampling import sample_tokens
-from dare.policy.score import Sampling
+from dare.policy.logprobs import both_of, head_logprob
+from dare.policy.sampling import Sampling, keep_nucleus, sample_tokens
+
+
+def selected_logprob(
+    logits: torch.Tensor, targets: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    """Of logits that are there as a whole, as those of a head that is no plain layer."""
+    return head_logprob(logits, None, None, targets, temperature)[0]
+
 
 shapes = st.tuples(st.integers(1, 7), st.integers(2, 40), st.integers(0, 2**31))
 temperatures = st.sampled_from([0.3, 0.6, 1.0, 1.7])

@@ -18,8 +18,9 @@ from dare import InvalidInput, pocket
 from dare.policy import memory
 from dare.policy.gpus import CARDS, card_named
 from dare.policy.knobs import FULL_PASS, fuller_passes, knobs_that_help, knobs_together
-from dare.policy.memory import GB, ModelShape, Workload, plan_memory, usable
-from dare.policy.shape import shape_of, shape_of_config
+from dare.policy.memory import GB, plan_memory, usable
+from dare.policy.shape import ModelShape, shape_of, shape_of_config
+from dare.policy.workload import Workload
 
 QWEN = Qwen2Config(
     vocab_size=151936,

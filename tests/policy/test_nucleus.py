@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from given_tokens import sampling_logprob
 
-from dare.policy import logprobs
-from dare.policy.logprobs import keep_nucleus, sampling_logprob
+from dare.policy import sampling
+from dare.policy.sampling import keep_nucleus
 
 VOCABULARY = 20_000
 
@@ -21,19 +22,19 @@ def rows_of(*spreads: float, seed: int = 0) -> torch.Tensor:
 def sorted_whole(monkeypatch):
     """How many rows were sorted whole, call by call."""
     counts = []
-    real = logprobs._edge_of_all
+    real = sampling._edge_of_all
 
     def count(scaled, top_p):
         counts.append(len(scaled))
         return real(scaled, top_p)
 
-    monkeypatch.setattr(logprobs, "_edge_of_all", count)
+    monkeypatch.setattr(sampling, "_edge_of_all", count)
     return counts
 
 
 def by_sorting(scaled: torch.Tensor, top_p: float, top_k: int, monkeypatch) -> torch.Tensor:
     with monkeypatch.context() as patch:
-        patch.setattr(logprobs, "_FEW", VOCABULARY)
+        patch.setattr(sampling, "_FEW", VOCABULARY)
         return keep_nucleus(scaled, top_p, top_k)
 
 
@@ -94,7 +95,7 @@ def test_ties_beyond_the_tokens_looked_at_are_inside_too(sorted_whole):
 
 
 def test_a_small_vocabulary_is_sorted_whole_as_ever(sorted_whole):
-    keep_nucleus(rows_of(30.0, 5.0)[:, : 16 * logprobs._FEW], 0.95, 0)
+    keep_nucleus(rows_of(30.0, 5.0)[:, : 16 * sampling._FEW], 0.95, 0)
     assert sorted_whole == [2]
 
 

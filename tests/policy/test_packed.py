@@ -16,10 +16,10 @@ import tiny
 from dare.policy import packed_attention as attention
 from dare.policy.batching import Layout, layout_of
 from dare.policy.embed import embed_prompts
-from dare.policy.entropy import mean_entropy
 from dare.policy.packed_attention import PACKED as NAME
 from dare.policy.packed_attention import attend_packed, can_pack
-from dare.policy.score import Sampling, batch_logprobs, score
+from dare.policy.sampling import Sampling
+from dare.policy.score import batch_logprobs, mean_entropy, score
 
 SAMPLING = Sampling(0.7, 0.9)
 

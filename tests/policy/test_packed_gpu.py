@@ -14,10 +14,10 @@ from dare.policy import logprobs
 from dare.policy import packed_attention as attention
 from dare.policy.batching import layout_of
 from dare.policy.embed import embed_prompts
-from dare.policy.entropy import mean_entropy
 from dare.policy.logprobs import head_logprob
 from dare.policy.packed_attention import attend_packed
-from dare.policy.score import Sampling, batch_logprobs, score
+from dare.policy.sampling import Sampling
+from dare.policy.score import batch_logprobs, mean_entropy, score
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -8,10 +8,11 @@ import torch
 from test_paged import PROMPTS, build
 
 import tiny
-from dare.policy.generate import GenerationRequest, TransformersGenerator
-from dare.policy.logprobs import Sampling, keep_nucleus
+from dare.policy.decode import TransformersGenerator
+from dare.policy.generate import GenerationRequest
 from dare.policy.paged import plain
 from dare.policy.paged.state import Outputs, Slots
+from dare.policy.sampling import Sampling, keep_nucleus
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 DTYPES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}

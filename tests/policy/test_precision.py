@@ -12,15 +12,26 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from given_tokens import MODELS, PACKED, PADDED, PROMPTS, RESPONSES, ROWS, TOKENS, far, gradients
+from given_tokens import (
+    MODELS,
+    PACKED,
+    PADDED,
+    PROMPTS,
+    RESPONSES,
+    ROWS,
+    TOKENS,
+    far,
+    gradients,
+    sampling_logprob,
+)
 from torch.nn.functional import linear
 
 import tiny
 from dare.policy import logprobs
 from dare.policy.embed import embed_prompts
-from dare.policy.entropy import mean_entropy, token_entropy
-from dare.policy.logprobs import head_logprob, keep_nucleus, log_kept_mass, sampling_logprob
-from dare.policy.score import Sampling, batch_logprobs, both_logprobs, score
+from dare.policy.logprobs import head_logprob, log_kept_mass
+from dare.policy.sampling import Sampling, keep_nucleus
+from dare.policy.score import batch_logprobs, both_logprobs, mean_entropy, score, token_entropy
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 STEP = {BF16: 2.0**-8, F16: 2.0**-11}

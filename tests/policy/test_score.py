@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from given_tokens import sampling_logprob
 
 import tiny
 from dare.curriculum.estimators.paper import effective_sample_size, weights
-from dare.policy.generate import GenerationRequest, TransformersGenerator
-from dare.policy.logprobs import sampling_logprob
-from dare.policy.score import Sampling, score
+from dare.policy.decode import TransformersGenerator
+from dare.policy.generate import GenerationRequest
+from dare.policy.sampling import Sampling
+from dare.policy.score import score
 
 SAMPLING = Sampling(0.6, 0.95)
 PROMPTS = [tiny.encode("+".join(str(d) for d in range(n + 1)) + "=") for n in range(6)]

@@ -15,10 +15,10 @@ from peft import LoraConfig, get_peft_model
 
 import tiny
 from dare.errors import InvalidInput
-from dare.policy import vllm
+from dare.policy import vllm, vllm_colocated
 from dare.policy.generate import GenerationRequest, GeneratorFailed
 from dare.policy.policy import Policy
-from dare.policy.vllm import Drawn, VllmSettings
+from dare.policy.vllm_engine import Drawn, VllmSettings, check_version
 
 
 def test_trls_names_reach_the_engine(tmp_path: Path) -> None:
@@ -65,10 +65,10 @@ def test_without_vllm_it_is_one_line_with_the_command(tmp_path: Path) -> None:
 )
 def test_a_version_that_does_not_fit_is_named(found: str, fits: bool) -> None:
     if fits:
-        vllm.check_version(found, "vllm")
+        check_version(found, "vllm")
         return
     with pytest.raises(InvalidInput, match=f"vllm {found} does not fit: pip install"):
-        vllm.check_version(found, "vllm")
+        check_version(found, "vllm")
 
 
 def test_more_ranks_than_processes_or_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,8 +78,8 @@ def test_more_ranks_than_processes_or_gpus_are_refused(monkeypatch: pytest.Monke
     assert caught.value.field == "vllm_tensor_parallel_size"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(InvalidInput, match=r"this machine has 1 GPU\(s\)"):
-        vllm.check_ranks(2, torch.device("cuda"), 2)
-    vllm.check_ranks(1, torch.device("cuda"), 3)
+        vllm_colocated.check_ranks(2, torch.device("cuda"), 2)
+    vllm_colocated.check_ranks(1, torch.device("cuda"), 3)
 
 
 def test_weights_are_those_of_a_checkpoint() -> None:
@@ -144,7 +144,7 @@ def test_responses_end_where_an_end_was_drawn() -> None:
 
 
 def test_a_call_that_is_silent_is_given_up_and_one_that_shows_life_is_not() -> None:
-    thread = vllm._Watched(0.6)
+    thread = vllm_colocated._Watched(0.6)
 
     def busy() -> int:
         for _ in range(10):

@@ -13,8 +13,8 @@ import pytest
 import tiny
 from dare.policy.correction import GAP_FIGURES
 from dare.policy.generate import Generated, GenerationRequest
-from dare.policy.generators import build_generator
-from dare.policy.logprobs import Sampling
+from dare.policy.policy import build_generator
+from dare.policy.sampling import Sampling
 
 
 class Offset:

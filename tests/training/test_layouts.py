@@ -17,7 +17,7 @@ from dare.policy.batching import Layout
 @pytest.fixture
 def packed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: every batch of given tokens is packed."""
-    for user in ("policy.policy", "policy.score", "policy.embed", "policy.entropy"):
+    for user in ("policy.policy", "policy.score", "policy.embed"):
         monkeypatch.setattr(f"dare.{user}.layout_of", lambda model, pad: Layout(True, pad))
 
 

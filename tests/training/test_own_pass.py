@@ -11,11 +11,11 @@ import torch
 
 import tiny
 from dare import InvalidInput
-from dare.policy.logprobs import Sampling
 from dare.policy.policy import Policy
+from dare.policy.sampling import Sampling
 from dare.runs import checkpoint
-from dare.training.update import micro_batches, trained_rows
-from dare.training.weights import token_weights
+from dare.training import objective
+from dare.training.update import micro_batches, token_weights, trained_rows
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9}
 
@@ -83,7 +83,7 @@ def test_micro_batches_hold_each_trained_row_once(tmp_path: Path) -> None:
     make = trainer._micro_batches
 
     def watched(plan: Any, batch: Any) -> Any:
-        kept.append((trainer._training_prompts(plan, batch), batch))
+        kept.append((trainer._updates.prompts(plan, batch), batch))
         return make(plan, batch)
 
     trainer._micro_batches = watched
@@ -127,8 +127,8 @@ def test_an_old_rollout_outside_todays_nucleus_is_impossible_as_for_a_scoring_pa
         found.update(zip(buffer["uid"][held].tolist(), scores.total.tolist(), strict=True))
         return real(*given, **named)
 
-    real = trainer._note
-    trainer._note = before_the_update
+    real = trainer._lines.rolled_out
+    trainer._lines.rolled_out = before_the_update  # type: ignore[method-assign]
     checked = []
 
     def compare() -> None:
@@ -197,15 +197,15 @@ def test_an_update_that_does_not_fit_names_the_knob_and_keeps_the_checkpoint(
     whole = tiny.trainer(tmp_path / "whole", **changes)
     whole.train()
     trainer = tiny.trainer(tmp_path / "run", **changes)
-    real = Policy.logprobs
+    real = objective.batch_logprobs
 
-    def full(self: Policy, *given: Any) -> Any:
+    def full(*given: Any) -> Any:
         if trainer.state.global_step == 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. GPU 0 has")
-        return real(self, *given)
+        return real(*given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Policy, "logprobs", full)
+        patch.setattr(objective, "batch_logprobs", full)
         with pytest.raises(InvalidInput) as caught:
             trainer.train()
     said = str(caught.value)

@@ -13,8 +13,8 @@ import torch
 
 import tiny
 from dare.config import preset_names
-from dare.policy.entropy import mean_entropy
-from dare.policy.score import Sampling, score
+from dare.policy.sampling import Sampling
+from dare.policy.score import mean_entropy, score
 from dare.training.config import DareConfig
 
 SMALL: dict[str, Any] = {

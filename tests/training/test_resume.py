@@ -126,7 +126,7 @@ def test_a_crash_while_a_checkpoint_is_written(where, whole, tmp_path, monkeypat
         return call
 
     target, name = {
-        "save_state": ("dare.training.trainer", "save_state"),
+        "save_state": ("dare.training.checkpoints", "save_state"),
         "checkpoint.seal": ("dare.runs.checkpoint", "seal"),
         "checkpoint.rotate": ("dare.runs.checkpoint", "rotate"),
     }[where]

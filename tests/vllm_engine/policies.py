@@ -10,7 +10,7 @@ import torch
 import tiny
 from dare.policy.generate import GenerationRequest
 from dare.policy.policy import Policy
-from dare.policy.vllm import VllmSettings
+from dare.policy.vllm_engine import VllmSettings
 
 SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 27}
 SETTINGS = VllmSettings(engine_kwargs=SMALL, gpu_memory_utilization=0.05, server_timeout=60.0)

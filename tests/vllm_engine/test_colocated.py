@@ -16,8 +16,8 @@ import tiny
 from dare.errors import InvalidInput
 from dare.policy import vllm as ours
 from dare.policy.generate import GeneratorFailed
-from dare.policy.logprobs import Sampling, keep_nucleus
 from dare.policy.policy import Policy
+from dare.policy.sampling import Sampling, keep_nucleus
 from dare.runs.checkpoint import newest
 from dare.training import DareTrainer
 

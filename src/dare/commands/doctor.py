@@ -71,8 +71,8 @@ def zero_drift(prompts: int = 24, group: int = 16) -> dict[str, Any]:
     from dare import pocket, tasks
     from dare.curriculum.estimators import effective_sample_size, weights
     from dare.policy.generate import GenerationRequest
-    from dare.policy.logprobs import Sampling
     from dare.policy.policy import Policy
+    from dare.policy.sampling import Sampling
     from dare.training.prompts import PromptStore
 
     model, tokenizer = pocket.load_policy(), pocket.load_tokenizer()

@@ -15,7 +15,7 @@ from dare.evaluation.forms import check_form, detect
 from dare.evaluation.problems import Problem
 from dare.evaluation.responses import ResponseFile, Saved
 from dare.policy.generate import GenerationRequest, Generator
-from dare.policy.logprobs import Sampling
+from dare.policy.sampling import Sampling
 from dare.templates import Template, load_template
 from dare.templates.encode import encode
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,6 +85,31 @@ class Layout:
         if self.packed:
             return pack(prompts, responses, rows)
         return pad(prompts, responses, rows, self.pad_id)
+
+    def batches(
+        self,
+        prompts: Sequence[IntArray],
+        responses: Sequence[IntArray],
+        max_tokens: int,
+        device: torch.device,
+    ) -> Iterator[TokenBatch]:
+        """All of them in batches of at most `max_tokens`, on the device."""
+        pairs = zip(prompts, responses, strict=True)
+        lengths = np.array([len(prompt) + len(response) for prompt, response in pairs], np.int64)
+        for rows in self.split(lengths, max_tokens):
+            yield self.batch(prompts, responses, rows).to(device)
+
+
+@contextmanager
+def reading(model: Any) -> Iterator[torch.device]:
+    """For passes that learn nothing: eval mode, no gradients. Yields where the model is."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield next(model.parameters()).device
+    finally:
+        model.train(was_training)
 
 
 def layout_of(model: Any, pad_id: int) -> Layout:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -54,37 +54,23 @@ class Correction:
         return self.mode.startswith("sequence")
 
 
-@dataclass
 class Gap:
     """How far engine and policy are apart, over what a process trains on in a step."""
 
-    tokens: int = 0
-    difference: float = 0.0
-    largest: float = 0.0
-    weights: int = 0
-    ratio: float = 0.0
-    ratios: list[float] = field(default_factory=lambda: [math.inf, -math.inf])
+    def __init__(self) -> None:
+        self.row = np.array([0.0, 0.0, 0.0, 0.0, 0.0, math.inf, -math.inf])
+        """Tokens, sum of their differences, weights, their sum; the largest difference, the
+        smallest and the largest weight. To gather."""
 
     def note(self, difference: Tensor, weight: Tensor) -> None:
         """Add differences of tokens, and the weights: one a token, or one a response."""
         if not len(difference):
             return
         size = difference.abs()
-        self.tokens += len(difference)
-        self.difference += float(size.sum())
-        self.largest = max(self.largest, float(size.max()))
-        self.weights += len(weight)
-        self.ratio += float(weight.sum())
-        self.ratios = [
-            min(self.ratios[0], float(weight.min())),
-            max(self.ratios[1], float(weight.max())),
-        ]
-
-    @property
-    def row(self) -> Any:
-        """All of it as numbers, to gather."""
-        sums = (self.tokens, self.difference, self.weights, self.ratio)
-        return np.array([*sums, self.largest, *self.ratios])
+        self.row[:4] += (len(size), float(size.sum()), len(weight), float(weight.sum()))
+        self.row[4] = max(self.row[4], float(size.max()))
+        self.row[5] = min(self.row[5], float(weight.min()))
+        self.row[6] = max(self.row[6], float(weight.max()))
 
     @staticmethod
     def figures(rows: list[Any]) -> dict[str, float]:

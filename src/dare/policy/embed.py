@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dare.errors import InvalidInput
-from dare.policy.batching import IntArray, Layout, TokenBatch, layout_of
+from dare.policy.batching import IntArray, Layout, TokenBatch, layout_of, reading
+from dare.policy.model import without_adapters
 from dare.policy.packed_attention import packed_attention
 
 STATE_DEPTH = 5 / 7
@@ -45,7 +46,6 @@ def prompt_states(
     return _read(model, prompts, _last_state, pad_id, max_batch_tokens, None, layout)
 
 
-@torch.no_grad()
 def _read(
     model: Any,
     prompts: Sequence[IntArray],
@@ -56,23 +56,19 @@ def _read(
     layout: Layout | None,
 ) -> NDArray[np.float32]:
     """What `reduce` makes of each batch of prompts, a row a prompt."""
-    device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
-    lengths = np.array([len(prompt) for prompt in prompts], dtype=np.int64)
     result: NDArray[np.float32] | None = None
     # base_model is the decoder under the language-model head, also inside PEFT's wrapper.
-    core = model.get_base_model() if hasattr(model, "get_base_model") else model
+    core = without_adapters(model)
     layout = layout_of(model, pad_id) if layout is None else layout
     nothing = [np.empty(0, dtype=np.int64)] * len(prompts)
-    for rows in layout.split(lengths, max_batch_tokens):
-        found = reduce(core, layout.batch(prompts, nothing, rows).to(device))
-        if result is None:
-            result = np.empty((len(prompts), found.shape[1]), dtype=np.float32)
-        result[rows] = found.float().cpu().numpy()
-        if progress is not None:
-            progress(len(rows))
-    model.train(was_training)
+    with reading(model) as device:
+        for batch in layout.batches(prompts, nothing, max_batch_tokens, device):
+            found = reduce(core, batch).float().cpu().numpy()
+            if result is None:
+                result = np.empty((len(prompts), found.shape[1]), dtype=np.float32)
+            result[batch.rows] = found
+            if progress is not None:
+                progress(len(found))
     return np.zeros((0, 0), np.float32) if result is None else result
 
 

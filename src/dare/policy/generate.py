@@ -1,28 +1,19 @@
-"""Sampling responses: the Generator protocol and its transformers implementation."""
+"""Sampling responses: what is asked, what comes back, and the protocol of a generator."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dare.curriculum.arrays import keyed_rng
 from dare.curriculum.rollouts import Finish
 from dare.errors import InvalidInput
 from dare.policy.batching import IntArray
-from dare.policy.growing import decode_growing
-from dare.policy.logprobs import Sampling
-from dare.policy.paged.engine import Engine
-from dare.policy.paged.fit import check_numbers, room_for
-from dare.policy.paged.weights import DoesNotFit, Weights, read_weights
-
-_LOG = logging.getLogger(__name__)
+from dare.policy.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -43,6 +34,17 @@ class GenerationRequest:
     logprobs: bool = False
     """Whether log-probs of what is drawn are wanted, of a generator that is not the policy."""
 
+    def rng(self, row: int) -> np.random.Generator:
+        """The stream of one rollout: neither order, batch nor process change it."""
+        return keyed_rng(self.seed, self.step, f"{self.purpose} {int(self.noise_R[row])}")
+
+    def uniform(self, rows: IntArray, longest: int) -> NDArray[np.float32]:
+        """Uniform numbers [rows, longest], each row from its own stream."""
+        noise = np.empty((len(rows), longest), dtype=np.float32)
+        for place, row in enumerate(rows.tolist()):
+            self.rng(row).random(out=noise[place], dtype=np.float32)
+        return noise
+
 
 @dataclass(frozen=True)
 class Generated:
@@ -55,6 +57,17 @@ class Generated:
     tokens: list[IntArray]
     finish_R: IntArray
     logprobs: list[NDArray[np.float32]] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        tokens: list[IntArray],
+        ended: Sequence[bool] | NDArray[np.bool_],
+        logprobs: list[NDArray[np.float32]] | None = None,
+    ) -> Generated:
+        """Responses of which each has `ended` by itself or was cut off."""
+        finish = np.where(np.asarray(ended, dtype=bool), int(Finish.STOP), int(Finish.LENGTH))
+        return cls(tokens, finish.astype(np.int64), logprobs)
 
 
 class GeneratorFailed(InvalidInput):
@@ -79,152 +92,3 @@ class Generator(Protocol):
     def close(self) -> None:
         """The run is over: stop processes, free everything."""
         ...
-
-
-class TransformersGenerator:
-    """Samples with a transformers model, by the paged decoder where the model fits it.
-
-    The paged decoder (`dare.policy.paged`) runs on a GPU, on 16-bit copies of the weights that are
-    made anew after each update. Models with other layers, and CPUs, take the model's own forward
-    pass (`dare.policy.growing`). `model` is a callable, since wrappers such as FSDP replace the
-    module; `autocast` is the context of its mixed precision.
-    """
-
-    def __init__(
-        self,
-        model: Callable[[], Any],
-        *,
-        pad_id: int,
-        end_ids: Sequence[int],
-        max_rows: int = 512,
-        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
-        paged: bool | None = None,
-        page: int = 64,
-        progress: Callable[[int], Any] | None = None,
-    ) -> None:
-        if max_rows < 1:
-            raise InvalidInput("generation_rows", max_rows, "must be at least 1")
-        self._model, self._pad, self._max_rows = model, pad_id, max_rows
-        self._end = sorted(set(end_ids))
-        self._autocast, self._progress = autocast, progress
-        self._paged, self._page = paged, page
-        self._weights: Weights | None = None
-        self._checked = False
-
-    def sync(self) -> None:
-        """The copies of the weights are out of date."""
-        self._weights = None
-
-    def release(self) -> None:
-        """Drop the copies of the weights; cache and graphs live only while generating."""
-        self._weights = None
-
-    def close(self) -> None:
-        """Nothing outlives a call but the copies."""
-        self._weights = None
-
-    @torch.no_grad()
-    def generate(self, request: GenerationRequest, sampling: Sampling) -> Generated:
-        """One response for each rollout. Where memory runs out, fewer are decoded at a time."""
-        model = self._model()  # gathered from all processes, also for one without a rollout
-        if not len(request.prompt_R):
-            return Generated([], np.empty(0, dtype=np.int64))
-        was_training = model.training
-        model.eval()
-        try:
-            while self._max_rows > 1:
-                with suppress(torch.OutOfMemoryError):
-                    return self._sample(model, request, sampling)
-                # Out here nothing of the failed try is held any more.
-                self._max_rows = max(1, min(self._max_rows, len(request.prompt_R)) // 2)
-                _LOG.warning("out of memory: decoding %d rollouts at a time", self._max_rows)
-                torch.cuda.empty_cache()
-            return self._sample(model, request, sampling)
-        finally:
-            model.train(was_training)
-
-    def _sample(self, model: Any, request: GenerationRequest, sampling: Sampling) -> Generated:
-        weights = self._copies(model)
-        if weights is None:
-            return self._by_model(model, request, sampling)
-        rows, pages = room_for(
-            weights, request.prompts, request.prompt_R, request.max_tokens_R,
-            most=self._max_rows, page=self._page,
-        )  # fmt: skip
-        device = weights.head.device
-        everyone = np.arange(len(request.prompt_R))
-        longest = int(request.max_tokens_R.max())
-        engine = Engine(
-            model,
-            weights,
-            list(request.prompts),
-            request.prompt_R,
-            request.max_tokens_R,
-            torch.from_numpy(noise_of(request, everyone, longest)).to(device),
-            self._end,
-            sampling,
-            rows=rows,
-            pages=pages,
-            page=self._page,
-            graphs=device.type == "cuda",
-            autocast=self._autocast,
-            progress=self._progress,
-        )
-        tokens, length, stopped = (part.cpu().numpy() for part in engine.run())
-        finish = np.where(stopped > 0, int(Finish.STOP), int(Finish.LENGTH)).astype(np.int64)
-        sizes = length.tolist()
-        return Generated(
-            [tokens[row, :size].astype(np.int64) for row, size in enumerate(sizes)], finish
-        )
-
-    def _copies(self, model: Any) -> Weights | None:
-        """Weights for the paged decoder; None where it cannot be used (said once)."""
-        device = next(model.parameters()).device
-        if self._paged is None:
-            self._paged = device.type == "cuda"
-        if not self._paged or self._weights is not None:
-            return self._weights
-        try:
-            with self._autocast():
-                kind = torch.get_autocast_dtype(device.type)
-                mixed = torch.is_autocast_enabled(device.type)
-            weights = read_weights(model, kind if mixed else next(model.parameters()).dtype)
-            if not self._checked:
-                check_numbers(model, weights, self._autocast)
-                self._checked = True
-            self._weights = weights
-        except DoesNotFit as reason:
-            _LOG.warning(
-                "responses are sampled by the model's own, slower forward pass: %s", reason
-            )
-            self._paged = False
-        return self._weights
-
-    def _by_model(self, model: Any, request: GenerationRequest, sampling: Sampling) -> Generated:
-        """Batches of the longest budgets together, each with a cache that grows."""
-        count = len(request.prompt_R)
-        tokens: list[IntArray] = [np.empty(0, np.int64)] * count
-        finish = np.full(count, int(Finish.LENGTH), dtype=np.int64)
-        order = np.argsort(-request.max_tokens_R, kind="stable")
-        for start in range(0, count, self._max_rows):
-            rows = order[start : start + self._max_rows]
-            noise = noise_of(request, rows, int(request.max_tokens_R[rows].max()))
-            with self._autocast():
-                found = decode_growing(
-                    model, list(request.prompts), request.prompt_R[rows],
-                    request.max_tokens_R[rows], noise, self._end, sampling,
-                    pad_id=self._pad, progress=self._progress,
-                )  # fmt: skip
-            for row, (ids, ended) in zip(rows.tolist(), found, strict=True):
-                tokens[row] = ids
-                finish[row] = int(Finish.STOP if ended else Finish.LENGTH)
-        return Generated(tokens, finish)
-
-
-def noise_of(request: GenerationRequest, rows: IntArray, longest: int) -> Any:
-    """Uniform numbers [rows, longest], each row from its own keyed stream."""
-    noise = np.empty((len(rows), longest), dtype=np.float32)
-    for place, row in enumerate(rows.tolist()):
-        name = f"{request.purpose} {int(request.noise_R[row])}"
-        keyed_rng(request.seed, request.step, name).random(out=noise[place], dtype=np.float32)
-    return noise

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dare.policy.memory import GB, MemoryPlan, Moment, Workload, plan_memory
+from dare.policy.memory import GB, MemoryPlan, Moment, plan_memory
 from dare.policy.shape import ModelShape
+from dare.policy.workload import Workload
 
 _LEAST = 0.02 * GB  # a smaller saving is not worth naming
 _FEWEST_ROWS, _FEWEST_TOKENS, _SHORTEST = 16, 1024, 256

@@ -17,7 +17,7 @@ LOSS_TYPES, LEVELS = get_args(LossType), get_args(Level)
 class LossInputs:
     """Per token of a micro-batch (flat, N tokens). Rollout-level values are repeated.
 
-    weight says how much a token counts (`training.weights`). For `grpo` it is 1 / (prompts x
+    weight says how much a token counts (`training.update`). For `grpo` it is 1 / (prompts x
     rollouts of the group x tokens of the rollout): summed over all micro-batches of all processes,
     the terms make the mean over prompts of the mean over rollouts of the mean over tokens.
     length has one entry a rollout, the tokens it has among the N; only ratios of whole responses

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from dare.policy.shape import ModelShape
+from dare.policy.workload import Workload
 
 GB = 1e9
 
@@ -39,11 +39,7 @@ OPTIMISER_BYTES = {"adamw_8bit": 2.0, "adamw_bnb_8bit": 2.0, "adamw_torch_8bit":
 UNFUSED = ("adamw_torch",)
 """Optimisers that hold one more number of every trained one while they update."""
 
-SAVED = {
-    "mixed": (22, 4, 4, 8),
-    "half": (16, 4, 4, 8),
-    "float": (20, 8, 8, 16),
-}
+SAVED = {"mixed": (22, 4, 4, 8), "half": (16, 4, 4, 8), "float": (20, 8, 8, 16)}
 """Bytes a token that a Llama-like layer keeps for its backward pass, beside its input, for each
 of hidden size, all query heads, all key heads and the feed-forward width.
 
@@ -101,85 +97,6 @@ PARTS = (
     "logits",
 )
 """Every part there is, in the order of the table."""
-PHASES = ("generate", "score", "train")
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What one device does in a step. Fields that are settings have the setting's name."""
-
-    shape: ModelShape
-    prompt_tokens: float
-    """Of a prompt, in the mean."""
-    max_completion_length: int
-    rollout_budget: int
-    """Over all processes."""
-    per_device_train_batch_size: int
-    mean_response: float | None = None
-    """Tokens of a response in the mean; without it every response runs to its limit."""
-    group_size: int = 8
-    generated_at_most: int = 0
-    """Rollouts of the largest generation over all processes (cold start, evaluation), where that
-    is more than the budget."""
-    fresh_share: float = 1.0
-    num_iterations: int = 1
-    generation_rows: int = 512
-    score_batch_tokens: int = 16384
-    scores: bool = True
-    mixed_precision: bool = False
-    gradient_checkpointing: bool = False
-    beta: float = 0.0
-    optim: str = "adamw_torch_fused"
-    processes: int = 1
-
-    @property
-    def response_tokens(self) -> float:
-        """Of a response, in the mean."""
-        given = self.mean_response
-        limit = self.max_completion_length
-        return float(limit if given is None else min(given, limit))
-
-    @property
-    def precision(self) -> str:
-        """`half`: weights of 16 bits; `mixed`: float32 weights, 16-bit products; or `float`."""
-        if self.shape.weight_size <= HALF:
-            return "half"
-        return "mixed" if self.mixed_precision else "float"
-
-    @property
-    def computed(self) -> int:
-        """Bytes of a number that products are made with: the decoder's weights and cache."""
-        return FLOAT if self.precision == "float" else HALF
-
-    @property
-    def micro_batch_tokens(self) -> float:
-        """Prompts and responses of one backward pass; rows are packed, so none is padding."""
-        return self.per_device_train_batch_size * (self.prompt_tokens + self.response_tokens)
-
-    @property
-    def micro_batches(self) -> int:
-        """Backward passes of a step on each process."""
-        once = -(-self.rollout_budget // (self.per_device_train_batch_size * self.processes))
-        return self.num_iterations * once
-
-    @property
-    def rows(self) -> int:
-        """Rollouts decoded at once."""
-        most = max(self.rollout_budget, self.generated_at_most)
-        return max(1, min(-(-most // self.processes), self.generation_rows))
-
-    def step_tokens(self) -> dict[str, int]:
-        """Tokens of a step over all processes: sampled, and read when training."""
-        fresh = round(self.fresh_share * self.rollout_budget)
-        whole = self.prompt_tokens + self.response_tokens
-        return {
-            "rollouts": self.rollout_budget,
-            "fresh_rollouts": fresh,
-            "generated": round(fresh * self.response_tokens),
-            "trained": round(self.num_iterations * self.rollout_budget * whole),
-            "micro_batches": self.micro_batches,
-            "micro_batch": round(self.micro_batch_tokens),
-        }
 
 
 @dataclass(frozen=True)
@@ -227,13 +144,13 @@ class MemoryPlan:
 
     def worst(self, phase: str) -> Moment | None:
         """The moment of a phase that needs most; None where the phase does not happen."""
-        found = [moment for moment in self.moments if moment.phase == phase]
-        return max(found, key=lambda moment: moment.total, default=None)
+        return next((one for one in self.worst_moments() if one.phase == phase), None)
 
     def worst_moments(self) -> list[Moment]:
         """One of each phase, in their order in a step."""
-        found = [self.worst(phase) for phase in PHASES]
-        return [moment for moment in found if moment is not None]
+        phases = dict.fromkeys(moment.phase for moment in self.moments)
+        each = ([one for one in self.moments if one.phase == phase] for phase in phases)
+        return [max(some, key=lambda moment: moment.total) for some in each]
 
     def excess(self, limit: float) -> float:
         """Bytes over the limit, added up over the phases: what is left to be saved."""
@@ -255,39 +172,24 @@ def plan_memory(workload: Workload, limit: float | None = None) -> MemoryPlan:
     moments = [generate]
     if workload.scores or workload.beta > 0:
         moments.append(_score(workload))
-    moments += [
-        _after_forward(workload),
-        _head_backward(workload),
-        _layer_backward(workload),
-        _update(workload),
-    ]
-    return MemoryPlan(workload, tuple(moments), waiting)
+    return MemoryPlan(workload, (*moments, *_train(workload)), waiting)
 
 
 def _moment(workload: Workload, phase: str, name: str, parts: Mapping[str, float]) -> Moment:
     """With what stays on the device all the time; parts of nothing are left out."""
-    shape = workload.shape
+    shape, optim = workload.shape, workload.optim
+    each = OPTIMISER_STATES.get(optim, 2.0) * shape.trained_bytes
+    # Adapters are switched off to get the reference; a whole model is copied.
+    copied = workload.beta > 0 and not shape.adapters
     found = {
         "weights": float(shape.weight_bytes),
-        "reference copy": float(_reference(workload)),
-        "optimiser": _optimiser(workload),
+        "reference copy": float(shape.weight_bytes if copied else 0),
+        "optimiser": OPTIMISER_BYTES[optim] * shape.trained if optim in OPTIMISER_BYTES else each,
         # DDP sends gradients in flat copies that it keeps.
         "gradient buckets": float(shape.trained_bytes if workload.processes > 1 else 0),
         **parts,
     }
     return Moment(phase, name, {part: found[part] for part in PARTS if found.get(part)})
-
-
-def _reference(workload: Workload) -> int:
-    """Adapters are switched off to get the reference; a whole model is copied."""
-    copied = workload.beta > 0 and not workload.shape.adapters
-    return workload.shape.weight_bytes if copied else 0
-
-
-def _optimiser(workload: Workload) -> float:
-    if workload.optim in OPTIMISER_BYTES:
-        return OPTIMISER_BYTES[workload.optim] * workload.shape.trained
-    return OPTIMISER_STATES.get(workload.optim, 2.0) * workload.shape.trained_bytes
 
 
 def _generate(workload: Workload, limit: float | None) -> tuple[Moment, int]:
@@ -297,8 +199,8 @@ def _generate(workload: Workload, limit: float | None) -> tuple[Moment, int]:
     """
     shape, rows, computed = workload.shape, workload.rows, workload.computed
     page = PAGE * 2 * shape.layers * shape.key_value_heads * shape.head_dim * computed
-    row = _pages(workload.max_completion_length) * page
-    prompt = _pages(workload.prompt_tokens) * page
+    row = -(-workload.max_completion_length // PAGE) * page
+    prompt = -(-workload.prompt_tokens // PAGE) * page
     logits = rows * shape.vocabulary * SAMPLER * computed
     # Each process does every n-th rollout of the step, of nearly all of its prompts.
     mine = -(-workload.rollout_budget // workload.processes)
@@ -320,119 +222,67 @@ def _generate(workload: Workload, limit: float | None) -> tuple[Moment, int]:
     return moment(held), rows - int(rows * held / cache)
 
 
-def _pages(tokens: float) -> float:
-    """Pages that so many tokens fill; of a budget or a mean length."""
-    return -(-tokens // PAGE)
-
-
 def _score(workload: Workload) -> Moment:
     """One pass over a batch of responses, without gradients."""
     shape = workload.shape
     sequence = workload.prompt_tokens + workload.response_tokens
     every = -(-workload.rollout_budget // workload.processes) * sequence
     tokens = max(sequence, min(workload.score_batch_tokens, every))
-    responses = tokens * workload.response_tokens / sequence
     hidden, wide = FORWARD[workload.precision]
-    if shape.plain_head:
-        logits = min(CHUNK, responses * shape.vocabulary) * _product(workload)
-    else:
-        logits = responses * shape.vocabulary * WHOLE_LOGITS[workload.precision]
-    return _moment(
-        workload,
-        "score",
-        "a pass over score_batch_tokens",
-        {
-            "16-bit weight casts": _cached_casts(workload),
-            "activations at work": tokens * (hidden * shape.hidden + wide * shape.intermediate),
-            "logits": logits,
-        },
-    )
+    # Autocast keeps 16-bit copies of trained matrices until a pass ends.
+    casts = workload.precision == "mixed" and not shape.adapters
+    parts = {
+        "16-bit weight casts": float(HALF * shape.matrix_parameters if casts else 0),
+        "activations at work": tokens * (hidden * shape.hidden + wide * shape.intermediate),
+        "logits": _logits(workload, tokens * workload.response_tokens / sequence),
+    }
+    return _moment(workload, "score", "a pass over score_batch_tokens", parts)
 
 
-def _after_forward(workload: Workload) -> Moment:
-    """At the head, before the backward pass."""
-    casts = max(_saved_casts(workload), _head_cast(workload))
-    return _moment(
-        workload,
-        "train",
-        "the end of the forward pass",
-        {
-            "gradients": workload.shape.trained_bytes,
-            "16-bit weight casts": casts,
-            "activations kept": _kept(workload),
-            "logits": _train_logits(workload),
-        },
-    )
-
-
-def _head_backward(workload: Workload) -> Moment:
-    """Through the head: all layers still wait with what they kept."""
-    shape = workload.shape
-    responses = workload.per_device_train_batch_size * workload.response_tokens
-    rows = responses * shape.hidden * HEAD_ROWS
-    head = 0 if shape.adapters else shape.vocabulary * shape.hidden * FLOAT * HEAD_GRADIENTS
-    return _moment(
-        workload,
-        "train",
-        "the backward pass through the head",
-        {
-            "gradients": shape.trained_bytes,
-            "16-bit weight casts": max(_saved_casts(workload), _head_cast(workload)),
-            "activations kept": _kept(workload),
-            "logits": _train_logits(workload) + rows + head,
-        },
-    )
-
-
-def _layer_backward(workload: Workload) -> Moment:
-    """Through the last layer, the others still waiting; with checkpointing it is read again."""
+def _train(workload: Workload) -> list[Moment]:
+    """The end of the forward pass, two of the backward pass, and the optimiser's step."""
     shape, precision = workload.shape, workload.precision
+    checkpointing, mixed = workload.gradient_checkpointing, precision == "mixed"
+    tokens, gradients = workload.micro_batch_tokens, shape.trained_bytes
+    kept = {"gradients": gradients, "activations kept": _kept(workload)}
+    # Without checkpointing the backward pass holds the casts of every layer, frozen ones too. With
+    # it they are gone when a layer has been read: the trainer has autocast keep none.
+    casts = float(HALF * shape.matrix_parameters if mixed and not checkpointing else 0)
+    # The head has its own, while its chunks are computed.
+    head_cast = float(HALF * shape.vocabulary * shape.hidden if mixed else 0)
+    responses = workload.per_device_train_batch_size * workload.response_tokens
+    logits = _logits(workload, responses)
+    at_head = {**kept, "16-bit weight casts": max(casts, head_cast), "logits": logits}
+    head = 0 if shape.adapters else shape.vocabulary * shape.hidden * FLOAT * HEAD_GRADIENTS
+    slopes = responses * shape.hidden * HEAD_ROWS + head
+
     hidden, wide = BACKWARD[precision]
-    tokens = workload.micro_batch_tokens
     work = tokens * (hidden * shape.hidden + wide * shape.intermediate)
     work += shape.hidden * shape.intermediate * WEIGHT_GRADIENT[precision]
-    casts = _saved_casts(workload)
-    if workload.gradient_checkpointing:
+    if checkpointing:  # the layer is read again
         work += tokens * _saved(workload)
-        if precision == "mixed":
-            casts = HALF * shape.matrix_parameters / shape.layers
-    return _moment(
-        workload,
-        "train",
-        "the backward pass through a layer",
-        {
-            "gradients": shape.trained_bytes,
-            "16-bit weight casts": casts,
-            "activations kept": _kept(workload),
-            "activations at work": work,
-        },
-    )
+        casts = HALF * shape.matrix_parameters / shape.layers if mixed else casts
+    at_layer = {**kept, "16-bit weight casts": casts, "activations at work": work}
+    extra = gradients if workload.optim in UNFUSED else 0
 
-
-def _update(workload: Workload) -> Moment:
-    """The optimiser's step: activations are gone."""
-    extra = workload.shape.trained_bytes if workload.optim in UNFUSED else 0
-    return _moment(
-        workload,
-        "train",
-        "the optimiser's update",
-        {
-            "gradients": workload.shape.trained_bytes,
-            "activations at work": extra,
-        },
-    )
+    moments: dict[str, Mapping[str, float]] = {
+        "the end of the forward pass": at_head,
+        # All layers still wait with what they kept.
+        "the backward pass through the head": {**at_head, "logits": logits + slopes},
+        # The last one; the others still wait.
+        "the backward pass through a layer": at_layer,
+        # Activations are gone.
+        "the optimiser's update": {"gradients": gradients, "activations at work": extra},
+    }
+    return [_moment(workload, "train", name, parts) for name, parts in moments.items()]
 
 
 def _saved(workload: Workload) -> float:
     """Bytes a token that one layer keeps for its backward pass, its input left out."""
     shape = workload.shape
-    hidden, query, key, wide = SAVED[workload.precision]
-    return (
-        hidden * shape.hidden
-        + query * shape.heads * shape.head_dim
-        + key * shape.key_value_heads * shape.head_dim
-        + wide * shape.intermediate
-    )
+    widths = (shape.hidden, shape.heads * shape.head_dim, shape.key_value_heads * shape.head_dim)
+    every = zip(SAVED[workload.precision], (*widths, shape.intermediate), strict=True)
+    return sum(size * width for size, width in every)
 
 
 def _kept(workload: Workload) -> float:
@@ -448,35 +298,9 @@ def _kept(workload: Workload) -> float:
     return workload.micro_batch_tokens * (states + saved)
 
 
-def _cached_casts(workload: Workload) -> float:
-    """While scoring, autocast keeps 16-bit copies of trained matrices until a pass ends."""
-    casts = workload.precision == "mixed" and not workload.shape.adapters
-    return float(HALF * workload.shape.matrix_parameters if casts else 0)
-
-
-def _saved_casts(workload: Workload) -> float:
-    """Without checkpointing the backward pass holds those of every layer, frozen ones too.
-
-    With it they are gone when a layer has been read: the trainer has autocast keep none.
-    """
-    held = workload.precision == "mixed" and not workload.gradient_checkpointing
-    return float(HALF * workload.shape.matrix_parameters if held else 0)
-
-
-def _head_cast(workload: Workload) -> float:
-    """The head's own copy, while its chunks are computed."""
-    head = workload.shape.vocabulary * workload.shape.hidden
-    return float(HALF * head if workload.precision == "mixed" else 0)
-
-
-def _product(workload: Workload) -> int:
-    """Bytes of a number that a matrix product gives."""
-    return FLOAT if workload.precision == "float" else HALF
-
-
-def _train_logits(workload: Workload) -> float:
-    shape = workload.shape
-    logits = workload.per_device_train_batch_size * workload.response_tokens * shape.vocabulary
-    if shape.plain_head:
-        return min(CHUNK, logits) * _product(workload)
+def _logits(workload: Workload, tokens: float) -> float:
+    """Of so many response tokens: a chunk of them in the dtype of products, or all at once."""
+    logits = tokens * workload.shape.vocabulary
+    if workload.shape.plain_head:
+        return min(CHUNK, logits) * workload.computed
     return logits * WHOLE_LOGITS[workload.precision]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dare.errors import InvalidInput
+from dare.errors import InvalidInput, first_line
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -53,9 +53,9 @@ def load(
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # no such folder or id, damaged files, options it does not know
-        reason = (str(error).strip() or type(error).__name__).partition("\n")[0][:200]
         given = f" with {options}" if options else ""
-        raise InvalidInput("model", str(name), f"cannot be loaded{given}: {reason}") from error
+        fix = f"cannot be loaded{given}: {first_line(error, 200)}"
+        raise InvalidInput("model", str(name), fix) from error
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             fix = "set tokenizer.pad_token (or an eos token) before training"
@@ -73,9 +73,14 @@ def load(
             try:
                 model = get_peft_model(model, peft_config)
             except (ValueError, TypeError, KeyError) as error:
-                reason = str(error).partition("\n")[0][:200]
-                raise InvalidInput("peft", type(peft_config).__name__, reason) from error
+                fix = first_line(error, 200)
+                raise InvalidInput("peft", type(peft_config).__name__, fix) from error
     return model, tokenizer
+
+
+def without_adapters(model: Any) -> Any:
+    """The transformers model inside PEFT's wrapper."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def without_dropout(model: Any) -> None:

@@ -20,13 +20,7 @@ PACKED = "dare_packed"
 """The name under which transformers knows `attend_packed`. It has no masks: none are built."""
 
 # What models pass along that changes nothing in causal attention over whole sequences.
-_WITHOUT_EFFECT = {
-    "cu_seq_lens_k",
-    "max_length_k",
-    "position_ids",
-    "use_cache",
-    "deterministic",
-}
+_WITHOUT_EFFECT = {"cu_seq_lens_k", "max_length_k", "position_ids", "use_cache", "deterministic"}
 # What sdpa cannot do either, and in some versions of transformers leaves out without a word.
 _NOT_BY_SDPA = ("softcap", "s_aux")
 # Before torch 2.12 the kernel takes shared heads without being told.

@@ -14,22 +14,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from dare.policy.batching import IntArray, Layout, TokenBatch, layout_of
+from dare.config.named import imported
+from dare.errors import InvalidInput
+from dare.policy.batching import IntArray, Layout, layout_of, reading
+from dare.policy.decode import TransformersGenerator
 from dare.policy.embed import embed_prompts, prompt_states
-from dare.policy.entropy import mean_entropy
 from dare.policy.generate import Generated, GenerationRequest, Generator
-from dare.policy.generators import build_generator
-from dare.policy.logprobs import Sampling
 from dare.policy.model import ReferencePolicy, context_of, end_ids
-from dare.policy.score import Scores, batch_logprobs, score
+from dare.policy.sampling import Sampling
+from dare.policy.score import Scores, mean_entropy, score
 from dare.policy.sharded import WholeModel
 
 if TYPE_CHECKING:
-    from dare.policy.vllm import VllmSettings
+    from dare.policy.vllm_engine import VllmSettings
 
 _LOG = logging.getLogger(__name__)
+_METHODS = ("generate", "sync", "release", "close")
 _LEAST_TOKENS = 512  # a pass is not made smaller than this when memory runs out
 
 
@@ -93,13 +95,8 @@ class Policy:
     def reading(self) -> Iterator[Any]:
         """`readable` for a pass that learns nothing."""
         module = self.readable()
-        was_training = module.training
-        module.eval()
-        try:
-            with torch.no_grad(), self.autocast():
-                yield module
-        finally:
-            module.train(was_training)
+        with reading(module), self.autocast():
+            yield module
 
     @contextmanager
     def replaced(self) -> Iterator[Any]:
@@ -142,25 +139,15 @@ class Policy:
         with self.reading() as module, self._reference.active(module) as model:
             return self._score(model, prompts, responses, sampling, False)
 
-    def embed(
-        self, prompts: Sequence[IntArray], progress: Callable[[int], Any] | None = None
-    ) -> NDArray[np.float32]:
+    def embed(self, prompts: Sequence[IntArray]) -> NDArray[np.float32]:
         """Mean-pooled last hidden state of each prompt."""
         with self.reading() as module:
-            return embed_prompts(
-                module,
-                prompts,
-                pad_id=self.pad_id,
-                max_batch_tokens=self.batch_tokens,
-                progress=progress,
-            )
+            return embed_prompts(module, prompts, **self._passes)
 
     def states(self, prompts: Sequence[IntArray]) -> NDArray[np.float32]:
         """The state of each prompt's last token, at a middle layer."""
         with self.reading() as module:
-            return prompt_states(
-                module, prompts, pad_id=self.pad_id, max_batch_tokens=self.batch_tokens
-            )
+            return prompt_states(module, prompts, **self._passes)
 
     def entropy(
         self, prompts: Sequence[IntArray], responses: Sequence[IntArray], temperature: float
@@ -186,15 +173,6 @@ class Policy:
         """How its batches lie: packed or padded, as the model allows."""
         return layout_of(self.module, self.pad_id)
 
-    def logprobs(
-        self, model: Any, batch: TokenBatch, temperature: float, sampling: Sampling | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Log-prob of each response token with its gradient, by the wrapped `model`.
-
-        With `sampling` also what its nucleus keeps at each (see `batch_logprobs`).
-        """
-        return batch_logprobs(model, batch, temperature, sampling)
-
     def release(self) -> None:
         """An update begins: what only reading needs gives its memory back."""
         self._drop()
@@ -209,6 +187,10 @@ class Policy:
         """The run is over."""
         self._drop()
         self.generator.close()
+
+    @property
+    def _passes(self) -> dict[str, Any]:
+        return {"pad_id": self.pad_id, "max_batch_tokens": self.batch_tokens}
 
     def _drop(self) -> None:
         if self._whole is not None:
@@ -225,19 +207,47 @@ class Policy:
         layout = self.layout
         while True:
             try:
-                return score(
-                    module,
-                    prompts,
-                    responses,
-                    sampling,
-                    pad_id=self.pad_id,
-                    max_batch_tokens=self.batch_tokens,
-                    drawn=drawn,
-                    layout=layout,
-                )
+                given = (prompts, responses, sampling)
+                return score(module, *given, **self._passes, drawn=drawn, layout=layout)
             except torch.OutOfMemoryError:
                 if self.batch_tokens <= _LEAST_TOKENS:
                     raise
                 self.batch_tokens //= 2
                 _LOG.warning("out of memory: scoring %d tokens at a time", self.batch_tokens)
                 torch.cuda.empty_cache()
+
+
+def build_generator(
+    choice: str | Generator, policy: Policy, engine: VllmSettings | None = None
+) -> Generator:
+    """`transformers`, `vllm` (run as `engine` says), a class of your own as `module:Class` (it is
+    given the policy), or an object that has the methods of `Generator`."""
+    if not isinstance(choice, str):
+        return _checked(choice, type(choice).__name__)
+    if choice == "transformers":
+        return TransformersGenerator(
+            policy.readable,
+            pad_id=policy.pad_id,
+            end_ids=policy.ends,
+            max_rows=policy.generation_rows,
+            autocast=policy.autocast,
+            progress=policy.progress,
+        )
+    if choice == "vllm":
+        from dare.policy.vllm import VllmGenerator
+        from dare.policy.vllm_engine import VllmSettings
+
+        return VllmGenerator(policy, engine or VllmSettings())
+    if ":" not in choice:
+        fix = "choose 'transformers', 'vllm', or a class of your own as module:Class"
+        raise InvalidInput("generator", choice, fix)
+    return _checked(imported("generator", choice)(policy), choice)
+
+
+def _checked(made: Any, name: str) -> Generator:
+    missing = [method for method in _METHODS if not callable(getattr(made, method, None))]
+    if missing:
+        fix = f"has no {', '.join(missing)}(); see dare.policy.generate.Generator"
+        raise InvalidInput("generator", name, fix)
+    generator: Generator = made
+    return generator

@@ -1,4 +1,5 @@
-"""Log-probs of given responses: one code path for behaviour, current and reference policy."""
+"""Log-probs and entropy of given responses: one code path for behaviour, current and reference
+policy."""
 
 from __future__ import annotations
 
@@ -12,17 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dare.policy.batching import IntArray, Layout, TokenBatch, layout_of
-from dare.policy.logprobs import Sampling as Sampling
-from dare.policy.logprobs import (
-    both_of,
-    chunked_logits,
-    head_logprob,
-    nucleus_at,
-    rounding_margin,
-    selected_logprob,
-)
+from dare.policy.batching import IntArray, Layout, TokenBatch, layout_of, reading
+from dare.policy.logprobs import both_of, chunked_logits, head_logprob, rounding_margin
 from dare.policy.packed_attention import bare, packed_attention, through_backward
+from dare.policy.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -112,18 +106,16 @@ def batch_logprobs(
     token's log-prob less is that under the distribution sampled from; and 1 where the token is
     outside of it. No gradient.
     """
-    if not has_plain_head(model):
-        logits = response_logits(model, batch)
-        kept = None if sampling is None else nucleus_at(logits.detach(), batch.targets, sampling)
-        return selected_logprob(logits, batch.targets, temperature), kept
     kept_at_head: list[Tensor | None] = []
 
-    def function(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def function(
+        hidden: Tensor, weight: Tensor | None = None, bias: Tensor | None = None
+    ) -> Tensor:
         found, kept = head_logprob(hidden, weight, bias, batch.targets, temperature, sampling)
         kept_at_head.append(kept)
         return found
 
-    return at_head(model, batch, function), kept_at_head[-1]
+    return _by_head(model, batch, function), kept_at_head[-1]
 
 
 def both_logprobs(
@@ -135,20 +127,37 @@ def both_logprobs(
         margin = rounding_margin(logits.dtype)
         return both_of(logits, targets, sampling, margin=margin, drawn=drawn)
 
-    def chunked(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        found = [
-            both(logits, batch.targets[part])
-            for part, logits in chunked_logits(hidden, weight, bias)
-        ]
-        return torch.cat(found, dim=1) if found else hidden.new_empty(2, 0, dtype=torch.float32)
+    return _of_logits(model, batch, both)
+
+
+def token_entropy(logits: Tensor, temperature: float) -> Tensor:
+    """-sum p log p of each row at the temperature, in float32."""
+    logprob = (logits.float() / temperature).log_softmax(-1)
+    return -(logprob.exp() * logprob).sum(-1)
+
+
+def _of_logits(
+    model: nn.Module, batch: TokenBatch, function: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """function(logits, targets) of a few response tokens at a time, all in a row; no gradient."""
+
+    def chunked(hidden: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        chunks = chunked_logits(hidden, weight, bias)
+        found = [function(logits, batch.targets[part]) for part, logits in chunks]
+        nothing = hidden.new_empty(0, hidden.shape[-1])
+        return torch.cat(found or [function(nothing, batch.targets)], dim=-1)
 
     with torch.no_grad():
-        if has_plain_head(model):
-            return at_head(model, batch, chunked)
-        return both(response_logits(model, batch), batch.targets)
+        return _by_head(model, batch, chunked)
 
 
-@torch.no_grad()
+def _by_head(model: nn.Module, batch: TokenBatch, function: Callable[..., Tensor]) -> Tensor:
+    """function(hidden, weight, bias) at a plain head, function(logits) of another."""
+    if has_plain_head(model):
+        return at_head(model, batch, function)
+    return function(response_logits(model, batch))
+
+
 def score(
     model: nn.Module,
     prompts: Sequence[IntArray],
@@ -157,8 +166,6 @@ def score(
     *,
     pad_id: int,
     max_batch_tokens: int = 16384,
-    device: torch.device | str | None = None,
-    progress: Callable[[int], Any] | None = None,
     drawn: bool = False,
     layout: Layout | None = None,
 ) -> Scores:
@@ -166,30 +173,48 @@ def score(
 
     `layout` is the model's own unless given.
     """
-    lengths = np.array([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)], np.int64)
     sizes = np.array([len(response) for response in responses], dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     flat, sampled = np.zeros((2, int(offsets[-1])), dtype=np.float32)
     total = np.zeros(len(responses), dtype=np.float64)
-    if device is None:
-        device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
     layout = layout_of(model, pad_id) if layout is None else layout
-    for rows in layout.split(lengths, max_batch_tokens):
-        batch = layout.batch(prompts, responses, rows).to(device)
-        tokens, exact = both_logprobs(model, batch, sampling, drawn=drawn)
-        # Rows of the batch are scattered over the flat result; sums are taken in float64.
-        where = np.concatenate([np.arange(offsets[row], offsets[row + 1]) for row in rows])
-        flat[where] = tokens.float().cpu().numpy()
-        owner = np.repeat(np.arange(len(rows)), sizes[rows])
-        values = exact.double().cpu().numpy()
-        sampled[where] = values
-        finite = np.where(np.isneginf(values), 0.0, values)
-        sums = np.bincount(owner, weights=finite, minlength=len(rows))
-        outside = np.bincount(owner, weights=np.isneginf(values), minlength=len(rows)) > 0
-        total[rows] = np.where(outside, -np.inf, sums)
-        if progress is not None:
-            progress(int(lengths[rows].sum()))
-    model.train(was_training)
+    with reading(model) as device:
+        for batch in layout.batches(prompts, responses, max_batch_tokens, device):
+            tokens, exact = both_logprobs(model, batch, sampling, drawn=drawn)
+            # Rows of the batch are scattered over the flat result; sums are taken in float64.
+            rows, values = batch.rows, exact.double().cpu().numpy()
+            where = np.concatenate([np.arange(offsets[row], offsets[row + 1]) for row in rows])
+            flat[where], sampled[where] = tokens.float().cpu().numpy(), values
+            sums = _sums(np.where(np.isneginf(values), 0.0, values), sizes[rows])
+            outside = _sums(np.isneginf(values), sizes[rows]) > 0
+            total[rows] = np.where(outside, -np.inf, sums)
     return Scores(flat, sampled, total)
+
+
+def mean_entropy(
+    model: nn.Module,
+    prompts: Sequence[IntArray],
+    responses: Sequence[IntArray],
+    temperature: float,
+    *,
+    pad_id: int,
+    max_batch_tokens: int = 16384,
+    layout: Layout | None = None,
+) -> NDArray[np.float64]:
+    """Mean token entropy of each response, 0 for an empty one: how uncertain the policy was while
+    writing it (EDCO)."""
+    sizes = np.array([len(response) for response in responses], dtype=np.int64)
+    result = np.zeros(len(responses))
+    layout = layout_of(model, pad_id) if layout is None else layout
+    with reading(model) as device:
+        for batch in layout.batches(prompts, responses, max_batch_tokens, device):
+            found = _of_logits(model, batch, lambda logits, _: token_entropy(logits, temperature))
+            size = sizes[batch.rows]
+            result[batch.rows] = _sums(found.double().cpu().numpy(), size) / np.maximum(size, 1)
+    return result
+
+
+def _sums(values: NDArray[Any], sizes: IntArray) -> NDArray[np.float64]:
+    """Of values that lie one behind another the sum of each stretch."""
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    return np.bincount(owner, weights=values, minlength=len(sizes)).astype(np.float64)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dare.errors import InvalidInput
+from dare.errors import InvalidInput, first_line
 
 
 @dataclass(frozen=True)
@@ -69,19 +69,12 @@ def read_config(model: str | Path) -> Any:
     try:
         return AutoConfig.from_pretrained(str(folder) if folder.is_dir() else name)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        fix = (
-            f"name a folder with a config.json, a hub id that can be reached, or pocket ({reason})"
-        )
-        raise InvalidInput("model", name, fix) from None
+        fix = "name a folder with a config.json, a hub id that can be reached, or pocket "
+        raise InvalidInput("model", name, f"{fix}({first_line(error)})") from None
 
 
 def shape_of_config(
-    config: Any,
-    peft: Mapping[str, Any] | None = None,
-    *,
-    dtype: str = "auto",
-    name: str = "config",
+    config: Any, peft: Mapping[str, Any] | None = None, *, dtype: str = "auto", name: str = "config"
 ) -> ModelShape:
     """Counts on a model without storage, built as training would build it."""
     import torch
@@ -101,8 +94,7 @@ def shape_of_config(
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, dtype=kind)
     except ValueError as error:
-        reason = str(error).strip().splitlines()[0]
-        fix = f"is no causal language model that transformers knows ({reason})"
+        fix = f"is no causal language model that transformers knows ({first_line(error)})"
         raise InvalidInput("model", name, fix) from None
     own = list(model.parameters())
     # Looking a token up is no product; the head is one, with the same weights where they are tied.
@@ -153,8 +145,8 @@ def _with_adapters(model: Any, peft: Mapping[str, Any]) -> Any:
         with torch.device("meta"):
             return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **peft))
     except (TypeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InvalidInput("peft", dict(peft), f"makes no adapters ({reason})") from None
+        fix = f"makes no adapters ({first_line(error)})"
+        raise InvalidInput("peft", dict(peft), fix) from None
 
 
 def _number(text: Any, field: str, name: str) -> int:

@@ -23,10 +23,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dare.errors import InvalidInput, require
+from dare.errors import InvalidInput, first_line, require
 from dare.policy.generate import GeneratorFailed
-from dare.policy.logprobs import Sampling
-from dare.policy.vllm import Drawn, VllmSettings, Wanted, check_version, world
+from dare.policy.model import without_adapters
+from dare.policy.sampling import Sampling
+from dare.policy.vllm_engine import Drawn, VllmSettings, Wanted, check_version, options_of, world
 
 _AT_ONCE = 256  # requests that a process has under way; the server queues what it has no room for
 _FOLDER = ".vllm-weights"
@@ -76,14 +77,7 @@ class Served:
         self, wanted: Sequence[Wanted], sampling: Sampling, ends: Sequence[int], logprobs: bool
     ) -> list[Drawn]:
         """One response for each, many at a time."""
-        same = {
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "stop_token_ids": list(ends),
-            "ignore_eos": True,  # `ends` has it, where it is one
-            **({"logprobs": 0} if logprobs else {}),
-        }
+        same = options_of(sampling, ends, logprobs)
         asked = [
             {"prompt": one.prompt, "max_tokens": one.max_tokens, "seed": one.seed, **same}
             for one in wanted
@@ -154,8 +148,7 @@ class Served:
         except GeneratorFailed:
             return []
         shown = str(told["results"][0])
-        plain = model.get_base_model() if hasattr(model, "get_base_model") else model
-        config = plain.config.get_text_config()
+        config = without_adapters(model).config.get_text_config()
         found = []
         for name, pattern in _SIZES.items():
             its, ours = re.search(pattern, shown), getattr(config, name, None)
@@ -245,7 +238,6 @@ class Served:
 
 def _line(error: Exception) -> str:
     """An error in a line; of an HTTP error the server's own words."""
-    told = str(error)
     if isinstance(error, urllib.error.HTTPError):
-        told = f"{error.code} {error.read().decode(errors='replace')}"
-    return (told.strip() or type(error).__name__).partition("\n")[0][:300]
+        error = OSError(f"{error.code} {error.read().decode(errors='replace')}")
+    return first_line(error)

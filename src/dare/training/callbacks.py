@@ -6,14 +6,11 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from dare.training.from_trl import few_figures
-
-if TYPE_CHECKING:
-    from dare.training.trainer import DareTrainer
 
 
 class StepEnd(TrainerCallback):
@@ -74,20 +71,20 @@ class StopWhenAsked(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
 
-class ShortProgress(ProgressCallback):
-    """transformers' bar, with the few figures of a step that a person reads."""
+class _FewFigures(TrainerCallback):
+    """Hands on the few figures of a step that a person reads."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
         """See TrainerCallback."""
-        super().on_log(args, state, control, few_figures(logs, state.global_step), **others)
+        super().on_log(args, state, control, logs=few_figures(logs, state.global_step), **others)
 
 
-class ShortPrinter(PrinterCallback):
+class ShortProgress(_FewFigures, ProgressCallback):
+    """transformers' bar, with these."""
+
+
+class ShortPrinter(_FewFigures, PrinterCallback):
     """The same without a bar."""
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
-        """See TrainerCallback."""
-        super().on_log(args, state, control, few_figures(logs, state.global_step), **others)
 
 
 def print_less(callbacks: list[TrainerCallback]) -> None:
@@ -102,19 +99,17 @@ def print_less(callbacks: list[TrainerCallback]) -> None:
 
 
 @contextlib.contextmanager
-def stop_on_signals(trainer: DareTrainer, callback: StopWhenAsked) -> Iterator[None]:
-    """On SIGTERM or Ctrl-C finish the step in flight, save, stop and say how to resume.
+def stop_on_signals(callback: StopWhenAsked, how: Callable[[], str]) -> Iterator[None]:
+    """On SIGTERM or Ctrl-C finish the step in flight, save, stop and say `how` to resume.
 
     A second signal stops at once; the newest checkpoint is complete in any case.
     """
-    trainer.add_callback(callback)
 
     def ask(number: int, frame: Any) -> None:
         if callback.asked:
             raise KeyboardInterrupt
         callback.asked = number
-        how = trainer.how_to_continue()
-        print(f"\nstopping after this step; continue with: {how}", file=sys.stderr)
+        print(f"\nstopping after this step; continue with: {how()}", file=sys.stderr)
 
     before: dict[signal.Signals, Any] = {}
     with contextlib.suppress(ValueError):  # outside the main thread signals are not ours
@@ -125,4 +120,3 @@ def stop_on_signals(trainer: DareTrainer, callback: StopWhenAsked) -> Iterator[N
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        trainer.remove_callback(callback)

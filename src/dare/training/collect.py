@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import os
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,48 +21,17 @@ from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
 from dare.policy.batching import IntArray
 from dare.policy.generate import Generated, GenerationRequest
-from dare.policy.logprobs import Sampling
 from dare.policy.policy import Policy
-from dare.policy.score import Scores
+from dare.policy.sampling import Sampling
 from dare.rewards.calling import Rewards, Scored, Values
 from dare.runs.folder import plain
 from dare.training.company import Company, packed, unpacked
+from dare.training.phases import Phases
 from dare.training.prompts import PromptStore
 
 _LOG = logging.getLogger(__name__)
 
-KNOBS = {
-    "generate": ("max_completion_length", "not even one response at a time fits; lower it"),
-    "score": ("score_batch_tokens", "lower it"),
-    "refresh": ("score_batch_tokens", "lower it"),
-    "train": ("per_device_train_batch_size", "halve it, or set gradient_checkpointing: true"),
-}
-"""The setting that a phase's memory hangs on, and what to do about it."""
 _OF_ENGINE = ("drawn", "sampled")
-
-
-@dataclass
-class Phases:
-    """Seconds and tokens of each phase of a step, and the phase of `now` (the last one begun)."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    tokens: dict[str, int] = field(default_factory=dict)
-    now: str = ""
-
-    @contextmanager
-    def measure(self, name: str) -> Iterator[None]:
-        """Add the time of this block to phase `name`."""
-        start = time.perf_counter()
-        self.now = name
-        try:
-            yield
-            self.now = ""
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-    def count(self, name: str, tokens: int) -> None:
-        """Add tokens to phase `name`."""
-        self.tokens[name] = self.tokens.get(name, 0) + int(tokens)
 
 
 @contextmanager
@@ -182,7 +150,7 @@ class Collector:
         *,
         seed: int,
     ) -> None:
-        self._store, self.policy, self._rewards = store, policy, rewards
+        self.store, self.policy, self._rewards = store, policy, rewards
         self._sampling, self.company, self.seed = sampling, company, seed
         self.tells_success = True
         """Whether rewards have said what a success is; once they have not, none is believed."""
@@ -264,7 +232,7 @@ class Collector:
         everyone = [share[np.isin(share, rows)] for share in self.company.shares(len(batch))]
         mine = everyone[self.company.rank]
         prompts = [
-            self._store.tokens(int(batch.prompt_R[row])) if shown is None else shown[int(row)]
+            self.store.tokens(int(batch.prompt_R[row])) if shown is None else shown[int(row)]
             for row in mine
         ]
         responses = [batch.response(int(row)) for row in mine]
@@ -307,8 +275,8 @@ class Collector:
 
     def shown(self, row: int, conditioning: int, hint: list[str]) -> IntArray:
         """The prompt under its conditioning; help that does not fit is left out."""
-        tokens = self._store.tokens(row, conditioning, hint)
-        return tokens if len(tokens) < self.policy.context else self._store.tokens(row)
+        tokens = self.store.tokens(row, conditioning, hint)
+        return tokens if len(tokens) < self.policy.context else self.store.tokens(row)
 
     def reward(self, rows: IntArray, tokens: list[IntArray]) -> Values:
         """Outcomes in [0, 1] of these responses; None where they cannot be told."""
@@ -318,7 +286,7 @@ class Collector:
         self, rows: IntArray, tokens: list[IntArray], store: PromptStore | None = None
     ) -> Scored:
         """Rewards of these responses, as text (or messages, where the prompt is messages)."""
-        store = store or self._store
+        store = store or self.store
         if not len(rows):
             return Scored([], [])
         texts = self.policy.tokenizer.batch_decode(tokens, skip_special_tokens=True)
@@ -349,43 +317,35 @@ class Collector:
                 )
         return success if self.tells_success else [None] * len(success)
 
-    def score(
-        self,
-        prompts: list[IntArray],
-        responses: list[IntArray],
-        sampling: Sampling | None = None,
-    ) -> Scores:
-        """Log-probs of these responses under the policy of now; every process takes part."""
-        return self.policy.score(prompts, responses, sampling or self._sampling)
-
     def rescore(self, request: ScoreRequest) -> Array:
         """Scorer for `Curriculum.refresh`: plain rollouts of the buffer, shared over processes."""
         batch = request.rollouts
         mine = self.company.share(len(batch))
-        prompts = [self._store.tokens(int(row)) for row in batch.prompt_R[mine]]
+        prompts = [self.store.tokens(int(row)) for row in batch.prompt_R[mine]]
         responses = [batch.response(int(row)) for row in mine]
-        return self.company.exchange(self.score(prompts, responses).total)
+        scores = self.policy.score(prompts, responses, self._sampling)
+        return self.company.exchange(scores.total)
 
     def read_states(self, rows: Array) -> Measured:
         """The policy's state on these prompts, shared over processes."""
         mine = self.company.share(len(rows))
-        prompts = [self._store.tokens(int(rows[place])) for place in mine]
+        prompts = [self.store.tokens(int(rows[place])) for place in mine]
         states = self.company.exchange(self.policy.states(prompts))
-        return Measured(states, int(self._store.lengths[rows].sum()))
+        return Measured(states, int(self.store.lengths[rows].sum()))
 
     def read_solutions(self, rows: Array, longest: int) -> Measured:
         """What `solution_statistics` says of these prompts' reference solutions; NaN without."""
         mine = self.company.share(len(rows))
-        solutions = [self._store.solution(int(row))[:longest] for row in rows[mine]]
+        solutions = [self.store.solution(int(row))[:longest] for row in rows[mine]]
         there = [place for place, tokens in enumerate(solutions) if len(tokens)]
-        prompts = [self._store.tokens(int(rows[mine[place]])) for place in there]
+        prompts = [self.store.tokens(int(rows[mine[place]])) for place in there]
         # Over the full vocabulary: a solution that leaves the nucleus must not become -inf.
         plain = Sampling(self._sampling.temperature, 1.0, 0)
-        scores = self.score(prompts, [solutions[place] for place in there], sampling=plain)
+        scores = self.policy.score(prompts, [solutions[place] for place in there], plain)
         values = np.full((len(mine), STATISTICS), np.nan)
         if there:
             sizes = np.array([len(solutions[place]) for place in there])
-            number = self._store.holds_digit(np.concatenate([solutions[place] for place in there]))
+            number = self.store.holds_digit(np.concatenate([solutions[place] for place in there]))
             values[there] = solution_statistics(scores.logprobs.astype(np.float64), sizes, number)
         values = self.company.exchange(values)
         return Measured(values, int(np.nansum(values[:, 0])))

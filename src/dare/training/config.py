@@ -7,9 +7,9 @@ import logging
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.utils.checkpoint
@@ -20,17 +20,16 @@ from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 
 from dare.config import CurriculumConfig
 from dare.config.nested import arguments, hints_of, nest, typed, within
-from dare.errors import InvalidInput, require, suggest
-from dare.policy.correction import Correction, Mode
-from dare.policy.logprobs import Sampling
-from dare.policy.loss import Level, LossType
+from dare.errors import InvalidInput, first_line, require, suggest
+from dare.policy.correction import Correction
 from dare.policy.model import check_dtype
-from dare.policy.vllm import VllmSettings
+from dare.policy.sampling import Sampling
+from dare.policy.vllm_engine import VllmSettings
 from dare.rewards.builtin import reward_named
 from dare.training.from_trl import knows_trl
+from dare.training.settings import RANGES, STEPS, RunSettings
 
 _LOG = logging.getLogger(__name__)
-_STEPS = 200  # of a run that is not told how long it is
 _OF_THE_PAPER = {"temperature": 0.6, "top_p": 0.95}  # what its presets sample with, unless told
 # Of liger's kernels those inside the layers: the head's log-probs are chunked here already.
 _LIGER = {"rope": True, "rms_norm": True, "swiglu": True, "cross_entropy": False}
@@ -48,37 +47,10 @@ FAMILIAR = {
     "advantage.scale_rewards": "scale_rewards",
 }
 
-_INTERVALS: dict[str, str] = {
-    "[1, inf)": "per_device_train_batch_size per_device_eval_batch_size torch_empty_cache_steps "
-    "gradient_accumulation_steps eval_accumulation_steps dataloader_prefetch_factor ddp_timeout "
-    "ddp_bucket_cap_mb",
-    "[1, 1e9]": "max_completion_length generation_batch_size unscored_window generation_rows "
-    "score_batch_tokens steps_per_generation vllm_max_model_length",
-    "[1, 1e4]": "eval_samples num_generations_eval num_iterations vllm_tensor_parallel_size",
-    "[1, 65535]": "vllm_server_port",
-    "[2, 1e9]": "rollout_budget num_generations",
-    "[0, inf)": "max_grad_norm warmup_steps eval_delay save_total_limit dataloader_num_workers "
-    "neftune_noise_alpha top_k sample_rows num_completions_to_print "
-    "vllm_importance_sampling_clip_min",
-    "[0, 1000]": "weight_decay beta",
-    "(0, inf)": "num_train_epochs logging_steps save_steps eval_steps epsilon_high "
-    "vllm_importance_sampling_clip_max vllm_server_timeout",
-    "[-1, inf)": "local_rank",
-    "[-1, 1e9]": "max_steps",
-    "[0, 4294967295]": "seed data_seed",
-    "[0, 100]": "learning_rate eval_temperature",
-    "(0, 100]": "temperature",
-    "[0, 1)": "adam_beta1 adam_beta2 label_smoothing_factor",
-    "(0, 1)": "epsilon",
-    "(0, 1]": "top_p vllm_gpu_memory_utilization",
-    "[0, 1]": "unscored_limit adam_epsilon",
-}
-_RANGES = {name: interval for interval, names in _INTERVALS.items() for name in names.split()}
-
 
 @knows_trl
 @dataclass
-class DareConfig(TrainingArguments):
+class DareConfig(RunSettings):
     """Everything a run is made of.
 
     The method's own knobs are those of `CurriculumConfig`; `preset` names a full set of them and
@@ -86,264 +58,6 @@ class DareConfig(TrainingArguments):
     of them also have the name that GRPO users know; where given, these win. Other names of TRL's
     GRPOConfig are taken where they change nothing here, and answered with what to use otherwise.
     """
-
-    # Defaults of transformers that make no sense here, or that the method fixes.
-    learning_rate: float = field(default=2e-6, metadata={"help": "Learning rate of AdamW."})
-    lr_scheduler_type: SchedulerType | str = field(
-        default="constant", metadata={"help": "Schedule of the rate."}
-    )
-    max_steps: int = field(
-        default=-1,
-        metadata={
-            "help": "Optimiser steps of the run; a generation makes one unless told more. "
-            f"{_STEPS} where neither this nor num_train_epochs is given."
-        },
-    )
-    num_train_epochs: float = field(
-        default=-1.0,
-        metadata={"help": "Instead of max_steps: so many draws of a prompt, on average."},
-    )
-    gradient_accumulation_steps: int = field(
-        default=-1,
-        metadata={
-            "help": "Micro-batches of an update on each process; -1: all of a generation. Without "
-            "rollout_budget they say how many rollouts there are, as in TRL."
-        },
-    )
-    overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "Begin anew where the folder holds checkpoints of a run."}
-    )
-    logging_steps: float = field(default=1, metadata={"help": "Steps between two log lines."})
-    save_steps: float = field(default=20, metadata={"help": "Steps between two checkpoints."})
-    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept."})
-    remove_unused_columns: bool = field(
-        default=False, metadata={"help": "Must stay False: reward functions read the columns."}
-    )
-    logging_nan_inf_filter: bool = field(
-        default=False, metadata={"help": "A NaN loss is shown as it is."}
-    )
-
-    bf16: bool | None = field(  # type: ignore[assignment]  # None: decided below
-        default=None,
-        metadata={
-            "help": "Compute in bfloat16 with float32 weights; by default on a GPU that can."
-        },
-    )
-    gradient_checkpointing: bool | None = field(  # type: ignore[assignment]  # None: decided below
-        default=None,
-        metadata={"help": "Compute activations twice instead of keeping them; default on a GPU."},
-    )
-    use_liger_kernel: bool | None = field(  # type: ignore[assignment]  # None: decided below
-        default=None,
-        metadata={"help": "Fused layers of liger-kernel; by default on a GPU where it is there."},
-    )
-    model_init_kwargs: dict[str, Any] | None = field(
-        default=None,
-        metadata={
-            "help": "Given to from_pretrained where the model is a name. `dtype` is float32 unless "
-            "set; with adapters (PEFT) on a GPU it is bfloat16, as the frozen weights never change."
-        },
-    )
-    trust_remote_code: bool = field(
-        default=False, metadata={"help": "Run Python code that comes with a model of that name."}
-    )
-    disable_dropout: bool = field(
-        default=False, metadata={"help": "Set every dropout of the model to 0."}
-    )
-    chat_template_kwargs: dict[str, Any] | None = field(
-        default=None,
-        metadata={"help": "For the tokenizer's chat template, as {enable_thinking: false}."},
-    )
-    generator: str = field(
-        default="transformers",
-        metadata={
-            "help": "What samples responses: `transformers`, `vllm`, or your own as module:Class."
-        },
-    )
-    use_vllm: bool = field(default=False, metadata={"help": "TRL's name of generator: vllm."})
-    vllm_mode: Literal["colocate", "server"] = field(
-        default="colocate",
-        metadata={"help": "vLLM in each training process (`colocate`), or a `server` elsewhere."},
-    )
-    vllm_model_impl: Literal["vllm", "transformers", "auto"] = field(
-        default="vllm", metadata={"help": "Whose code of the model vLLM runs."}
-    )
-    vllm_gpu_memory_utilization: float = field(
-        default=0.3, metadata={"help": "Share of the GPU's memory for vLLM, weights included."}
-    )
-    vllm_tensor_parallel_size: int = field(
-        default=1, metadata={"help": "GPUs that share one engine of `colocate`."}
-    )
-    vllm_max_model_length: int | None = field(
-        default=None,
-        metadata={"help": "Tokens of prompt and response together; the model's own by default."},
-    )
-    vllm_enable_sleep_mode: bool = field(
-        default=False, metadata={"help": "vLLM gives its memory back while the policy is updated."}
-    )
-    vllm_engine_kwargs: dict[str, Any] | None = field(
-        default=None,
-        metadata={"help": "More arguments of vllm.LLM, as {enforce_eager: true}; `colocate` only."},
-    )
-    vllm_server_base_url: str | None = field(
-        default=None, metadata={"help": "Address of the server; wins over host and port."}
-    )
-    vllm_server_host: str = field(default="0.0.0.0", metadata={"help": "Host of the server."})
-    vllm_server_port: int = field(default=8000, metadata={"help": "Port of the server."})
-    vllm_server_timeout: float = field(
-        default=240.0,
-        metadata={
-            "help": "Seconds without a sign of life of vLLM, served or not, after which the run "
-            "ends; a start may take 600."
-        },
-    )
-    vllm_server_sync_dir: str | None = field(
-        default=None,
-        metadata={
-            "help": "Folder that the server sees too, where weights are left for it; by default "
-            "one in output_dir."
-        },
-    )
-    vllm_importance_sampling_correction: bool = field(
-        default=True,
-        metadata={
-            "help": "Weigh rollouts by how much likelier the policy was to draw them than vLLM."
-        },
-    )
-    vllm_importance_sampling_mode: Mode = field(
-        default="sequence_mask",
-        metadata={
-            "help": "Weights of each `token` or of the `sequence`; outside the range they are cut "
-            "to it (`truncate`) or 0 (`mask`)."
-        },
-    )
-    vllm_importance_sampling_clip_max: float | None = field(
-        default=3.0, metadata={"help": "Largest weight; none without."}
-    )
-    vllm_importance_sampling_clip_min: float | None = field(
-        default=None, metadata={"help": "Smallest weight; none without."}
-    )
-
-    preset: str = field(default="dare", metadata={"help": "Named settings of the curriculum."})
-    curriculum: dict[str, Any] | None = field(
-        default=None, metadata={"help": "Changes to the preset, by dotted name."}
-    )
-    rollout_budget: int | None = field(
-        default=None, metadata={"help": "R: rollouts a step trains on, over all processes."}
-    )
-    num_generations: int | None = field(
-        default=None, metadata={"help": "G: group size of medium prompts (medium.group_size)."}
-    )
-    max_completion_length: int | None = field(
-        default=None, metadata={"help": "Full token budget of a response (max_tokens)."}
-    )
-    num_iterations: int = field(
-        default=1, metadata={"help": "Passes over what a generation brought, with updates in each."}
-    )
-    generation_batch_size: int | None = field(
-        default=None,
-        metadata={"help": "TRL's name of rollout_budget, in whole micro-batches of all processes."},
-    )
-    steps_per_generation: int | None = field(
-        default=None,
-        metadata={
-            "help": "Micro-batches of a generation on each process; gradient_accumulation_steps "
-            "of them make an update. By default all of them do."
-        },
-    )
-    loss_type: LossType = field(
-        default="grpo",
-        metadata={
-            "help": "What tokens are averaged over: `grpo` its rollout, then group and prompts; "
-            "`dapo` all tokens; `dr_grpo` rollouts times max_completion_length; `cispo` as dapo, "
-            "and the ratio is a clipped weight."
-        },
-    )
-    importance_sampling_level: Level = field(
-        default="token",
-        metadata={"help": "The ratio is of each `token`, or of the whole response (`sequence`)."},
-    )
-    mask_truncated_completions: bool = field(
-        default=False, metadata={"help": "Responses that were cut off are not trained on."}
-    )
-    epsilon: float | None = field(
-        default=None,
-        metadata={"help": "Clip range of medium prompts, both sides unless the upper is set."},
-    )
-    epsilon_high: float | None = field(
-        default=None,
-        metadata={
-            "help": "Upper clip range of medium prompts where it differs; for `cispo` the bound "
-            "itself, above 1."
-        },
-    )
-    scale_rewards: str | None = field(
-        default=None,
-        metadata={"help": "Advantages are divided by the std of the `group`, the `batch`, `none`."},
-    )
-    temperature: float = field(
-        default=1.0,
-        metadata={"help": "Sampling temperature; 0.6 by default with the presets of the paper."},
-    )
-    top_p: float = field(
-        default=1.0,
-        metadata={
-            "help": "Nucleus: 1.0 keeps every token; 0.95 by default with the presets of the paper."
-        },
-    )
-    top_k: int = field(default=0, metadata={"help": "Most likely tokens kept; 0 keeps all."})
-    beta: float = field(
-        default=0.0, metadata={"help": "Weight of the KL to the reference policy; 0 loads none."}
-    )
-    hint_conditioning: Literal["original", "hinted"] = field(
-        default="original",
-        metadata={"help": "Helped rollouts are trained on the `original` or the `hinted` prompt."},
-    )
-    system_prompt: str | None = field(
-        default=None,
-        metadata={"help": "A shipped template (math, gsm8k, code) or a system message's text."},
-    )
-    reward_weights: list[float] | None = field(
-        default=None,
-        metadata={"help": "Weights of several reward functions in their sum; 1 each by default."},
-    )
-    success_threshold: Any = field(
-        default=None,
-        metadata={
-            "help": "What counts as a success for the difficulty of prompts: the reward that it "
-            "takes, or a function (in a recipe module:function) of `rewards` and all that reward "
-            "functions get. By default the reward itself, which must lie in [0, 1] to tell."
-        },
-    )
-    unscored_limit: float = field(
-        default=0.05,
-        metadata={"help": "Save and stop when more than this share of a window is unscored."},
-    )
-    unscored_window: int = field(
-        default=20, metadata={"help": "Steps of that window; it is judged once it is full."}
-    )
-    generation_rows: int = field(
-        default=512, metadata={"help": "Rollouts decoded at once on a device."}
-    )
-    score_batch_tokens: int = field(
-        default=16384, metadata={"help": "Tokens of one scoring pass; halved when memory runs out."}
-    )
-    eval_temperature: float = field(
-        default=0.0, metadata={"help": "Temperature of evaluation; 0 is greedy."}
-    )
-    eval_samples: int = field(default=1, metadata={"help": "Responses to each evaluation prompt."})
-    num_generations_eval: int | None = field(
-        default=None, metadata={"help": "TRL's name of eval_samples."}
-    )
-    log_completions: bool = field(
-        default=False, metadata={"help": "Print rollouts of a step with its log line."}
-    )
-    num_completions_to_print: int | None = field(
-        default=None, metadata={"help": "So many; all that samples.jsonl has of the step."}
-    )
-    sample_rows: int = field(
-        default=2, metadata={"help": "Rollouts of each tier kept per step in samples.jsonl."}
-    )
 
     def __post_init__(self) -> None:
         # As in TRL. Its parser knows no field that is a text, true or false, or nothing.
@@ -423,8 +137,8 @@ class DareConfig(TrainingArguments):
             choices = item.metadata.get("choices")
             if choices and value is not None:
                 require(value in choices, item.name, value, suggest(str(value), map(str, choices)))
-            if item.name in _RANGES and value is not None:
-                within(_RANGES[item.name], value, item.name)
+            if item.name in RANGES and value is not None:
+                within(RANGES[item.name], value, item.name)
             setattr(self, item.name, value)
             given[item.name] = value
         return given
@@ -469,7 +183,7 @@ class DareConfig(TrainingArguments):
         if steps < 0 and epochs > 0:
             return  # `set_length` knows how many, with the data
         if steps < 0:
-            self.max_steps = _STEPS * self.updates_per_generation
+            self.max_steps = STEPS * self.updates_per_generation
         elif epochs > 0:
             _LOG.warning("max_steps = %d decides; num_train_epochs = %g is not used", steps, epochs)
         updates = self.updates_per_generation
@@ -643,8 +357,3 @@ def _culprit(given: Mapping[str, Any]) -> str | None:
             TrainingArguments(**{key: value for key, value in held.items() if key != name})
             return name
     return None
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in a line's space."""
-    return (str(error).strip() or type(error).__name__).partition("\n")[0][:300]

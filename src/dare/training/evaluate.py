@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dare.curriculum.rollouts import Finish
 from dare.evaluation.figures import Responses, by_group, mean_of, with_problems
 from dare.policy.generate import GenerationRequest
-from dare.policy.logprobs import Sampling
+from dare.policy.sampling import Sampling
+from dare.training.collect import Collector
 from dare.training.prompts import PromptStore
-
-if TYPE_CHECKING:
-    from dare.training.trainer import DareTrainer
 
 
 def evaluate_policy(
-    trainer: DareTrainer, store: PromptStore | Mapping[str, PromptStore]
+    collector: Collector,
+    store: PromptStore | Mapping[str, PromptStore],
+    sampling: Sampling,
+    *,
+    samples: int,
+    max_tokens: int,
+    step: int,
 ) -> dict[str, Any]:
     """Accuracy, tokens and truncation, overall and by level; unscored responses are counted.
 
-    `by_problem` has each problem's score and `problem_set` says which problems they are, so that
-    runs can be compared problem by problem. Of a dictionary of data sets `by_set` has each one.
+    Each prompt gets `samples` responses, which depend on `step`. `by_problem` has each problem's
+    score and `problem_set` says which problems they are, so that runs can be compared problem by
+    problem. Of a dictionary of data sets `by_set` has each one.
     """
     sets = store if isinstance(store, Mapping) else {"": store}
-    answered = [_responses(trainer, part) for part in sets.values()]
+    answered = [
+        _responses(collector, part, sampling, samples, max_tokens, step) for part in sets.values()
+    ]
     found = [one for _, one in answered]
     sizes = [len(part) for part in sets.values()]
     first = np.cumsum([0, *sizes])
@@ -45,7 +52,6 @@ def evaluate_policy(
     if isinstance(store, Mapping):
         of_set = [name for name, size in zip(sets, sizes, strict=True) for _ in range(size)]
         named = {"by_set": by_group(responses, of_set, with_problems)}
-    if isinstance(store, Mapping):
         for name, (more, _) in zip(sets, answered, strict=True):
             named["by_set"][name] |= more
     return {
@@ -57,26 +63,42 @@ def evaluate_policy(
     }
 
 
-def _responses(trainer: DareTrainer, store: PromptStore) -> tuple[dict[str, Any], Responses]:
+def flat_figures(result: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    """The numbers of an evaluation for logs, those of each data set under its name."""
+    parts = {prefix: result}
+    for name, part in result.get("by_set", {}).items():
+        parts[f"{prefix}_{name}"] = part
+    return {
+        f"{prefix}_{name}": value
+        for prefix, part in parts.items()
+        for name, value in part.items()
+        if isinstance(value, (int, float))
+    }
+
+
+def _responses(
+    collector: Collector,
+    store: PromptStore,
+    sampling: Sampling,
+    samples: int,
+    max_tokens: int,
+    step: int,
+) -> tuple[dict[str, Any], Responses]:
     """Means of the rewards, and the scored responses of all processes to one data set."""
-    args = trainer.args
-    rows = np.repeat(np.arange(len(store)), args.eval_samples)
-    mine = trainer.collector.company.share(len(rows))
-    budget = trainer.settings.max_tokens
-    greedy = args.eval_temperature == 0.0
-    sampling = Sampling(args.eval_temperature, 1.0 if greedy else args.top_p, args.top_k)
+    rows = np.repeat(np.arange(len(store)), samples)
+    mine = collector.company.share(len(rows))
     request = GenerationRequest(
         prompts=[store.tokens(row) for row in range(len(store))],
         prompt_R=rows[mine],
-        max_tokens_R=np.full(len(mine), budget, dtype=np.int64),
+        max_tokens_R=np.full(len(mine), max_tokens, dtype=np.int64),
         noise_R=mine,
-        seed=args.seed,
-        step=trainer.state.global_step,
+        seed=collector.seed,
+        step=step,
         purpose="evaluate",
     )
-    generated = trainer.policy.generate(request, sampling)
-    scores = trainer.collector.judge(rows[mine], generated.tokens, store)
-    everyone = trainer.collector.together(generated, scores)
+    generated = collector.policy.generate(request, sampling)
+    scores = collector.judge(rows[mine], generated.tokens, store)
+    everyone = collector.together(generated, scores)
     more = {"reward": mean_of(np.array(everyone.reward, dtype=float)), **everyone.means}
     return more, Responses.from_lists(
         rows.tolist(),

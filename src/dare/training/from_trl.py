@@ -44,10 +44,7 @@ _CONFIG: dict[str, tuple[tuple[Any, ...], str]] = {
     "shuffle_dataset": ((True, None), "the curriculum draws prompts: rows have no order to keep"),
     "delta": ((None,), "two-sided clipping is not built; loss_type='cispo' bounds the ratio"),
     "off_policy_mask_threshold": ((None,), "is not built; replay.max_age keeps old rollouts out"),
-    "use_bias_correction_kl": (
-        (False,),
-        "the KL term has no such weight; set it to False",
-    ),
+    "use_bias_correction_kl": ((False,), "the KL term has no such weight; set it to False"),
     "multi_objective_aggregation": (
         ("sum_then_normalize",),
         "rewards are summed by reward_weights, then standardised ('sum_then_normalize')",

@@ -109,6 +109,17 @@ class PromptStore:
         """Whether any row has a worked reference solution."""
         return self.solutions == "worked"
 
+    def say_what_solutions_are(self) -> None:
+        """In TRL's data sets `solution` is mostly the gold answer, here it is a worked one."""
+        taken = {
+            "gold": "gold answers: `answer` has them too, and no estimate reads them. If they are "
+            "worked solutions, add a column 'answer'",
+            "worked": "worked solutions, which the estimate of difficulty reads. If they are gold "
+            "answers, rename the column to 'answer'",
+        }
+        if self.solutions and not self.had_answers:
+            _LOG.warning("column 'solution' is taken for %s", taken[self.solutions])
+
     def solution(self, row: int) -> IntArray:
         """Token ids of the reference solution and the end of a response; empty without one."""
         if row not in self._solutions:  # read again and again during a run; halved in memory
@@ -131,6 +142,10 @@ class PromptStore:
         ids = self._tokenizer(text.strip(), add_special_tokens=False)["input_ids"]
         end = self._tokenizer.eos_token_id
         return np.asarray(ids if end is None else [*ids, end], dtype=np.int64)
+
+    def decode(self, tokens: Any) -> str:
+        """The text of a response."""
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
 
     def encode(self, messages: list[Message]) -> IntArray:
         """Token ids of a conversation; see `dare.templates.encode`."""

@@ -17,10 +17,10 @@ import yaml
 
 from dare.config import CurriculumConfig, nest
 from dare.config.nested import arguments, hints_of, kinds_of, names_of, typed
-from dare.errors import InvalidInput, require, suggest
+from dare.errors import InvalidInput, first_line, require, suggest
 from dare.rewards.model import named_functions
 from dare.runs.files import load_yaml
-from dare.training.config import FAMILIAR, DareConfig, first_line
+from dare.training.config import FAMILIAR, DareConfig
 from dare.training.from_trl import MEANT, answer, is_trls, suggest_setting
 from dare.training.trainer import DareTrainer
 

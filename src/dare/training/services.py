@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -19,11 +18,10 @@ from dare.curriculum.teacher_head import TeacherHead
 from dare.hints import hint
 from dare.policy.batching import IntArray
 from dare.policy.generate import GenerationRequest
-from dare.policy.logprobs import Sampling
+from dare.policy.sampling import Sampling
 from dare.teacher_file import PROBES, load_head
 from dare.training.collect import Collector
 from dare.training.company import packed, unpacked
-from dare.training.prompts import PromptStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,25 +32,20 @@ JUDGE_TOKENS, JUDGE_TEMPERATURE = 32, 0.3
 class PolicyServices:
     """Generates for estimators; each process does its share, all get the same answer (METHOD 9)."""
 
-    def __init__(
-        self,
-        store: PromptStore,
-        collector: Collector,
-        step: Callable[[], int],
-    ) -> None:
-        self._store, self._collector, self._step = store, collector, step
+    def __init__(self, collector: Collector, step: Callable[[], int]) -> None:
+        self._store, self._collector, self._step = collector.store, collector, step
         self._policy, self._tokenizer = collector.policy, collector.policy.tokenizer
 
-    def complete(
-        self, given: Services, settings: CurriculumConfig, embeddings: Array | None
-    ) -> Services:
-        """The services that were not given, from the policy itself."""
-        teacher = given.teacher
-        if (
-            "teacher" in estimator_class(settings).needs
-            and teacher is None
-            and embeddings is not None
-        ):
+    def complete(self, given: Services, settings: CurriculumConfig, *, cold: bool) -> Services:
+        """The services that were not given, from the policy itself; `cold` where the curriculum
+        still has its cold start before it."""
+        teacher, embeddings, kind = given.teacher, given.embeddings, estimator_class(settings)
+        always = "embeddings" in kind.needs
+        first = kind.uses_prior and settings.cold_start.references > 0 and cold
+        if embeddings is None and (always or first):
+            plain = [self._store.tokens(row) for row in range(len(self._store))]
+            embeddings = self._policy.embed(plain)
+        if "teacher" in kind.needs and teacher is None and embeddings is not None:
             width = np.shape(embeddings)[1]
             given_width = None if given.embeddings is None else width
             teacher = self.teacher(settings.estimator.teacher, given_width)
@@ -71,7 +64,7 @@ class PolicyServices:
             given,
             embeddings=embeddings,
             teacher=teacher,
-            decode=given.decode or self.decode,
+            decode=given.decode or self._store.decode,
             hint=given.hint or hint,
             solutions=given.solutions or own,
             states=given.states or self._collector.read_states,
@@ -97,10 +90,6 @@ class PolicyServices:
                 path,
             )
         return saved.head
-
-    def decode(self, tokens: Any) -> str:
-        """The text of a response."""
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
 
     def entropy(self, rows: Array) -> Measured:
         """Mean token entropy of one prefix of at most 64 tokens a prompt, sampled at T = 0.6."""

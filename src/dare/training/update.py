@@ -10,17 +10,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from dare.config import CurriculumConfig
 from dare.curriculum import Curriculum, TrainBatch
-from dare.curriculum.arrays import Array
-from dare.curriculum.rollouts import Conditioning
+from dare.curriculum.arrays import Array, keyed_rng
+from dare.curriculum.plan import StepPlan
+from dare.curriculum.rollouts import Conditioning, Finish
 from dare.policy.batching import IntArray
 from dare.policy.policy import Policy
-from dare.training.micro import micro_batch, shares
+from dare.training.collect import Collector
+from dare.training.config import DareConfig
+from dare.training.micro import micro_batch, mini_batches, shares
+from dare.training.phases import Phases
+
+
+def token_weights(
+    batch: TrainBatch, loss_type: str, max_tokens: int, *, mask_truncated: bool = False
+) -> Array:
+    """Per rollout the weight of one of its tokens, 0 where it is not trained on.
+
+    grpo          the mean over prompts, over a group's rollouts, over a rollout's tokens
+    dapo, cispo   every token alike: one over the tokens of all rollouts
+    dr_grpo       every token alike: one over the rollouts times `max_tokens`
+
+    As in TRL, a cut-off rollout that is masked counts among the rollouts, but its tokens do not.
+    """
+    usable = batch.weight_R > 0
+    shown = usable & (batch.rollouts.finish_R != Finish.LENGTH) if mask_truncated else usable
+    length = batch.rollouts.length_R
+    if loss_type == "grpo":
+        weight = batch.weight_R / np.maximum(length, 1)
+    elif loss_type == "dr_grpo":
+        weight = np.full(len(length), 1.0 / (max(int(usable.sum()), 1) * max_tokens))
+    else:
+        weight = np.full(len(length), 1.0 / max(int(length[shown].sum()), 1))
+    return np.where(shown, weight, 0.0)
 
 
 def trained_rows(
@@ -77,6 +106,132 @@ def micro_batches(
         dummy["rows"] = shortest[:0]
         result.append(dummy)
     return result
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the updates of a step read, one a tick, None where there is nothing to do."""
+
+    ticks: list[dict[str, Any] | None]
+    own_pass: OwnPass | None
+    """None where the pass of an update is not that of the policy that samples."""
+    mass: float
+    """Of all tokens: clipped shares and divergences are means, also where it is not 1."""
+
+
+class Updates:
+    """From a plan's batch to this process's micro-batches of all updates."""
+
+    def __init__(
+        self,
+        args: DareConfig,
+        settings: CurriculumConfig,
+        collector: Collector,
+        *,
+        all_of_them: bool,
+    ) -> None:
+        self._args, self._settings, self._all_of_them = args, settings, all_of_them
+        self._collector, self._policy = collector, collector.policy
+
+    def scored_at_once(self, plan: StepPlan, wanted: str) -> list[Conditioning]:
+        """Rollouts whose behaviour log-probs no update will give: those of probes where the
+        estimator reads them, helped ones that are trained on without their help, and all that are
+        read where the update's pass drops out. `wanted` is what the curriculum wants scores of."""
+        if not plan.train or (self._policy.drops_out and wanted != "none"):
+            return list(Conditioning) if plan.train or wanted == "all" else []
+        if self._args.hint_conditioning != "original":
+            return []
+        return [kind for kind in list(Conditioning) if kind != Conditioning.PLAIN]
+
+    def prepare(
+        self, plan: StepPlan, batch: TrainBatch, curriculum: Curriculum, phases: Phases
+    ) -> Prepared:
+        """Weigh, deal out and score ahead; every process takes part."""
+        args, settings, company = self._args, self._settings, self._collector.company
+        prompts = self.prompts(plan, batch)
+        masked = args.mask_truncated_completions
+        weight = token_weights(batch, args.loss_type, settings.max_tokens, mask_truncated=masked)
+        mass = round(float(weight @ batch.rollouts.length_R), 9) or 1.0
+        rows = trained_rows(batch, weight, args.beta, settings.replays)
+        rng = keyed_rng(settings.seed, plan.step, "mini-batches")
+        parts = mini_batches(rows, batch.group_R, args.mini_batches, rng)
+        batch = self._score_ahead(batch, prompts, rows, parts[0], curriculum, phases)
+        flat = self._collector.of_engine(batch.rollouts)
+        if args.beta > 0:
+            responses = [batch.rollouts.response(row) for row in range(len(batch.rollouts))]
+            found = self._policy.reference_score(prompts, responses, args.sampling)
+            flat["reference"] = found.logprobs
+        length, ticks = batch.rollouts.length_R, list[dict[str, Any] | None]()
+        for part in parts:
+            micro = micro_batches(
+                batch,
+                prompts,
+                part,
+                self._policy,
+                weight * len(parts),  # a mean over the part, not its share of the whole's
+                count=args.gradient_accumulation_steps,
+                rank=company.rank,
+                processes=company.processes,
+                updates=len(parts),
+                all_of_them=self._all_of_them,
+                flat=flat,
+            )
+            phases.count("trained", args.num_iterations * int(length[part].sum()))
+            # Idle ticks come first: gradients are exchanged at the last one, which must have some.
+            ticks += [*[None] * (args.gradient_accumulation_steps - len(micro)), *micro]
+        own_pass = None if self._policy.drops_out else OwnPass(batch)
+        return Prepared(ticks * args.num_iterations, own_pass, mass)
+
+    def prompts(self, plan: StepPlan, batch: TrainBatch) -> list[IntArray]:
+        """Token ids before each response: the original prompt, or the one it was sampled under."""
+        hinted = self._args.hint_conditioning == "hinted"
+        place_of = {int(row): place for place, row in enumerate(plan.prompt_P)}
+        prompts = []
+        for row, kind, fresh in zip(
+            batch.rollouts.prompt_R.tolist(),
+            batch.rollouts.conditioning_R.tolist(),
+            batch.fresh_R.tolist(),
+            strict=True,
+        ):
+            # The hint of a replayed rollout is not kept: it is trained on the original prompt.
+            if hinted and kind != Conditioning.PLAIN and fresh:
+                prompts.append(self._collector.shown(row, kind, plan.hints[place_of[row]]))
+            else:
+                prompts.append(self._collector.store.tokens(row))
+        return prompts
+
+    def _score_ahead(
+        self,
+        batch: TrainBatch,
+        prompts: list[IntArray],
+        trained: IntArray,
+        first: IntArray,
+        curriculum: Curriculum,
+        phases: Phases,
+    ) -> TrainBatch:
+        """The batch with the behaviour log-probs that no pass of its `first` update gives: of what
+        only later ones train on, and of plain rollouts that teach nothing where an estimator reads
+        all."""
+        rollouts, wanted = batch.rollouts, curriculum.wants_scores
+        ahead = rollouts.plain_R if wanted == "all" else np.zeros(len(rollouts), bool)
+        ahead = ahead & ~np.isin(np.arange(len(rollouts)), trained)
+        if self._args.updates_per_generation > 1:
+            ahead[trained] = True
+            # With dropout the first pass is not that of the policy that sampled.
+            ahead[first] = self._policy.drops_out
+        rows = np.flatnonzero(ahead & ~rollouts.has_behaviour_R & (batch.uid_R >= 0))
+        if not len(rows):
+            return batch
+        shown = dict(enumerate(prompts))
+        with phases.measure("score"):
+            found = self._collector.with_behaviour(rollouts, rows, phases, shown)
+        if wanted != "none":
+            curriculum.record_behaviour(
+                batch.uid_R[rows],
+                [found.logprobs[found.offsets[row] : found.offsets[row + 1]] for row in rows],
+                found.total_logprob_R[rows],
+            )
+        return replace(batch, rollouts=found)
 
 
 class OwnPass:

@@ -10,15 +10,9 @@ from dare.config.nested import hints_of, typed
 from dare.curriculum.estimators.build import wanted_scores
 from dare.errors import InvalidInput, require
 from dare.policy.gpus import Card
-from dare.policy.memory import (
-    GB,
-    OPTIMISER_BYTES,
-    OPTIMISER_STATES,
-    MemoryPlan,
-    Workload,
-    plan_memory,
-)
+from dare.policy.memory import GB, OPTIMISER_BYTES, OPTIMISER_STATES, MemoryPlan, plan_memory
 from dare.policy.shape import ModelShape, shape_of
+from dare.policy.workload import Workload
 from dare.training.config import DareConfig
 from dare.training.recipe import eval_sources, load_data, resolved
 
@@ -57,12 +51,11 @@ def plan_recipe(recipe: Mapping[str, Any], **given: Any) -> MemoryPlan:
 
 def memory_lines(workload: Workload, limit: float | None) -> list[str]:
     """The parts of each phase's worst moment and their sum, as comments of a recipe."""
-    memory, lines = plan_memory(workload, limit), []
-    for phase in dict.fromkeys(moment.phase for moment in memory.moments):
-        most = max((m for m in memory.moments if m.phase == phase), key=lambda m: m.total)
+    lines = []
+    for most in plan_memory(workload, limit).worst_moments():
         parts = [f"{part} {size / GB:.1f}" for part, size in most.parts.items() if size >= 5e7]
         together = f"{' + '.join(parts)} = {most.total / GB:.1f}" if parts else "less than 0.1"
-        lines.append(f"#   {phase}: {together}")
+        lines.append(f"#   {most.phase}: {together}")
     return lines
 
 
@@ -107,8 +100,7 @@ def workload_of(
         per_device_train_batch_size=config.per_device_train_batch_size,
         group_size=settings.medium.group_size,
         generated_at_most=max(
-            0 if cold.train else cold.references * cold.group_size,
-            _evaluated(recipe, config),
+            0 if cold.train else cold.references * cold.group_size, _evaluated(recipe, config)
         ),
         fresh_share=settings.fresh_share,
         num_iterations=config.num_iterations,

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from dare.policy.batching import IntArray
-from dare.policy.logprobs import Sampling
+from dare.policy.generate import GenerationRequest
 from dare.policy.paged.pages import PagePool, SharedPrompts, pages_for
 from dare.policy.paged.prefill import prefill
 from dare.policy.paged.state import Outputs, Slots
 from dare.policy.paged.step import Cache, Step
 from dare.policy.paged.weights import Weights, rotary_angles
+from dare.policy.sampling import Sampling
 
 _LOOK = 8  # steps between two looks of the host: a row that ended idles for half of them
 # Batches that are captured. Below 64 rows a step takes as long as with 64: it reads the weights.
@@ -37,10 +38,7 @@ class Engine:
         self,
         model: Any,
         weights: Weights,
-        prompts: list[IntArray],
-        prompt_R: IntArray,
-        max_tokens_R: IntArray,
-        noise: Tensor,
+        request: GenerationRequest,
         ends: list[int],
         sampling: Sampling,
         *,
@@ -54,8 +52,9 @@ class Engine:
         device = weights.head.device
         self._model, self._weights, self._sampling = model, weights, sampling
         self._autocast, self._progress, self._graphs = autocast, progress, graphs
+        prompts, prompt_R, max_tokens_R = request.prompts, request.prompt_R, request.max_tokens_R
         self._prompt_R, self._budget_R = prompt_R, max_tokens_R
-        longest = int(max_tokens_R.max())
+        count, longest = len(prompt_R), int(max_tokens_R.max())
         widest = max(len(prompts[prompt]) for prompt in np.unique(prompt_R).tolist())
         store = weights.head.new_empty(
             len(weights.layers), 2, pages, weights.shared, page, weights.depth
@@ -65,9 +64,8 @@ class Engine:
         # One column more than any row uses: where a row that ended would go on is page 0.
         self._width = pages_for(widest, page) + pages_for(longest, page) + 1
         self._slots = Slots.empty(rows, self._width, device)
-        count = len(prompt_R)
         self._outputs = Outputs(
-            noise=noise,
+            noise=torch.from_numpy(request.uniform(np.arange(count), longest)).to(device),
             ends=torch.tensor(ends, dtype=torch.int32, device=device),
             tokens=torch.zeros(count, longest, dtype=torch.int32, device=device),
             length=torch.zeros(count, dtype=torch.int32, device=device),

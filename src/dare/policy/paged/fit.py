@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import torch
 
-from dare.policy.batching import IntArray
-from dare.policy.logprobs import Sampling
+from dare.policy.generate import GenerationRequest
 from dare.policy.paged.pages import pages_for
 from dare.policy.paged.prefill import prefill
 from dare.policy.paged.state import Outputs, Slots
 from dare.policy.paged.step import Cache, Step
 from dare.policy.paged.weights import DoesNotFit, Weights, rotary_angles
+from dare.policy.sampling import Sampling
 
 _PROBE = 24  # tokens of the text that both read
 _PAGE = 16  # small, so that the probe spans two pages
@@ -59,22 +59,17 @@ def check_numbers(
 
 
 def room_for(
-    weights: Weights,
-    prompts: Sequence[IntArray],
-    prompt_R: IntArray,
-    max_tokens_R: IntArray,
-    *,
-    most: int,
-    page: int,
+    weights: Weights, request: GenerationRequest, *, most: int, page: int
 ) -> tuple[int, int]:
     """Slots and pages for these rollouts: what they could use at the most, or what memory holds.
 
     Rollouts mostly end before their budget, so more slots are opened than full budgets would fit;
     if all of them run long after all, some have to wait (see `Engine`).
     """
-    rows = min(most, len(prompt_R))
-    own = np.sort([pages_for(int(size), page) for size in max_tokens_R.tolist()])[::-1]
-    shared = sum(pages_for(len(prompts[row]) - 1, page) for row in np.unique(prompt_R).tolist())
+    rows = min(most, len(request.prompt_R))
+    own = np.sort([pages_for(int(size), page) for size in request.max_tokens_R.tolist()])[::-1]
+    lengths = [len(request.prompts[prompt]) for prompt in np.unique(request.prompt_R).tolist()]
+    shared = sum(pages_for(length - 1, page) for length in lengths)
     wanted = int(own[:rows].sum()) + shared + 1
     device = weights.head.device
     if device.type != "cuda":
@@ -88,7 +83,7 @@ def room_for(
     held = (usable - rows * row) // one
     if torch.cuda.mem_get_info(device)[0] < rows * row + _SPARE:
         torch.cuda.empty_cache()  # what torch holds in reserve is not given to a graph's capture
-    least = int(own[0]) + max(pages_for(len(prompts[p]), page) for p in np.unique(prompt_R)) + 1
+    least = int(own[0]) + pages_for(max(lengths), page) + 1
     if held < least:
         raise torch.OutOfMemoryError(f"{free / 1e9:.1f} GB free do not hold one rollout")
     return rows, min(wanted, held)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dare.policy.batching import IntArray
 
 
@@ -40,7 +42,7 @@ class SharedPrompts:
     of the prompt, and a new rollout is a row of small numbers.
     """
 
-    def __init__(self, prompts: list[IntArray], prompt_R: IntArray, pool: PagePool, page: int):
+    def __init__(self, prompts: Sequence[IntArray], prompt_R: IntArray, pool: PagePool, page: int):
         self._prompts, self._pool, self._page = prompts, pool, page
         self._left: dict[int, int] = {}
         for prompt in prompt_R.tolist():

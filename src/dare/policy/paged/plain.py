@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from dare.policy.logprobs import Sampling
 from dare.policy.paged.state import Outputs, Slots
-from dare.policy.sampling import sample_tokens
+from dare.policy.sampling import Sampling, sample_tokens
 
 Pair = tuple[Tensor, Tensor]
 

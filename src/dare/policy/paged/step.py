@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear
 
-from dare.policy.logprobs import Sampling
 from dare.policy.paged.state import Outputs, Slots
 from dare.policy.paged.weights import Weights
+from dare.policy.sampling import Sampling
 
 _LONG = 256  # tokens of context that are worth a program of their own
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dare.policy.model import without_adapters
 from dare.policy.score import has_plain_head
 
 _ROPE = ("default", "linear", "llama3", "yarn")  # angles that depend on the position alone
@@ -76,7 +77,7 @@ def read_weights(model: Any, dtype: torch.dtype) -> Weights:
     first = core.layers[0].self_attn
     depth = int(first.head_dim)
     embedding = core.embed_tokens.weight.detach()
-    head = _plain(model).get_output_embeddings()
+    head = without_adapters(model).get_output_embeddings()
     return Weights(
         layers=layers,
         embedding=embedding,
@@ -93,7 +94,7 @@ def read_weights(model: Any, dtype: torch.dtype) -> Weights:
 
 def decoder_of(model: Any) -> Any:
     """The stack of layers under the language-model head, if it is of the shape known here."""
-    plain = _plain(model)
+    plain = without_adapters(model)
     config = plain.config.get_text_config()
     core: Any = getattr(plain, "model", None)
     _need(isinstance(getattr(core, "layers", None), nn.ModuleList), "its layers are not a list")
@@ -179,11 +180,6 @@ def _layer(layer: Any, dtype: torch.dtype, place: int) -> Layer:
         down=weight_of(mlp.down_proj, dtype, copy=True),
         down_bias=_bias(mlp.down_proj, dtype),
     )
-
-
-def _plain(model: Any) -> Any:
-    """The transformers model inside PEFT's wrapper."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def weight_of(part: Any, dtype: torch.dtype, copy: bool = False) -> Tensor:

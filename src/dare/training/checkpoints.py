@@ -1,0 +1,270 @@
+"""Trainer, with checkpoints that are complete or absent and those of one process, however many hold
+the weights.
+
+All private methods of Trainer that are overridden are here: it has no hooks around the writing of a
+checkpoint, and would write and want shards where weights lie in parts.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import DistributedType, parse_flag_from_env
+from safetensors import SafetensorError
+from transformers import Trainer
+
+from dare.errors import InvalidInput, first_line, require
+from dare.policy import zero
+from dare.policy.policy import Policy
+from dare.policy.sharded import parted_state, whole_state
+from dare.runs import checkpoint
+from dare.runs.folder import RunFolder
+from dare.state import save_state
+from dare.training.config import DareConfig
+
+
+class WholeCheckpoints(Trainer):
+    """What a trainer saves and loads, and how its weights are laid out."""
+
+    args: DareConfig
+    policy: Policy
+    folder: RunFolder
+
+    def flush(self) -> None:
+        """Write what is known of the last step."""
+        raise NotImplementedError
+
+    def run_state(self) -> dict[str, Any]:
+        """What is saved beside the weights and the optimiser."""
+        raise NotImplementedError
+
+    def how_to_continue(self) -> str:
+        """The command or the call that goes on with this run."""
+        raise NotImplementedError
+
+    def kept(self) -> str:
+        """What is left of a run that an error ends."""
+        found = checkpoint.newest(self.folder.path)
+        if found is None:
+            return "there is no checkpoint yet that could be read"
+        return f"{found} is intact: continue with {self.how_to_continue()}"
+
+    def to_continue(self, wanted: str | bool | None) -> Path | None:
+        """The checkpoint to go on from, None to begin; a run is not begun over another."""
+        run = self.folder.path
+        if wanted:
+            found = checkpoint.chosen(run, wanted)
+            fix = "has no usable checkpoint"
+            require(found is not None, "resume_from_checkpoint", str(run), fix)
+            return found
+        if checkpoint.checkpoints(run) or self.folder.finished():
+            fix = "holds a finished run, which kept no checkpoint to continue from; "
+            if checkpoint.checkpoints(run):
+                how = checkpoint.how_to_continue(run)
+                fix = f"holds the checkpoints of a run; continue it with {how}, "
+            fix += (
+                "begin anew with overwrite_output_dir=True (--overwrite-output-dir true), "
+                "or choose another folder"
+            )
+            require(self.args.overwrite_output_dir, "output_dir", str(run), fix)
+        return None
+
+    # ---- several processes ----
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Trainer's; FSDP shards on CPUs too, where accelerate makes it DDP without a word."""
+        if parse_flag_from_env("ACCELERATE_USE_DEEPSPEED") or self.args.deepspeed:
+            fix = "accelerate leaves DeepSpeed out where it is set: set use_cpu in the recipe"
+            cpu = parse_flag_from_env("ACCELERATE_USE_CPU")
+            require(not cpu, "ACCELERATE_USE_CPU", True, fix)
+        asked = parse_flag_from_env("ACCELERATE_USE_FSDP") or bool(self.args.fsdp)
+        if asked:  # before accelerate makes anything of it
+            given = self.args.fsdp_plugin_args or {}
+            version = int(given.get("fsdp_version", os.environ.get("FSDP_VERSION", "1")))
+            require(version == 2, "fsdp_version", version, "is not supported: set it to 2")
+        state = PartialState()
+        if asked and state.distributed_type == DistributedType.MULTI_CPU:
+            fix = "FSDP takes the GPUs that it sees: leave use_cpu out, or hide them"
+            require(not torch.accelerator.is_available(), "use_cpu", self.args.use_cpu, fix)
+            state.distributed_type = DistributedType.MULTI_GPU  # which it lets FSDP have
+        super().create_accelerator_and_postprocess()
+        told = self.accelerator.mixed_precision
+        wanted = {torch.bfloat16: "bf16", torch.float16: "fp16", None: "no"}[self.args.precision]
+        fix = f"the recipe has {wanted!r}: set that in the accelerate config, or bf16 in the recipe"
+        agreed = self.is_deepspeed_enabled or told == wanted  # transformers checks DeepSpeed's
+        require(agreed, "mixed_precision", told, fix)
+        if self.is_deepspeed_enabled:
+            self._check_deepspeed(self.accelerator.state.deepspeed_plugin)
+        plugin = self.accelerator.state.fsdp_plugin if self.is_fsdp_enabled else None
+        if plugin is not None:
+            early = "fsdp_cpu_ram_efficient_loading"
+            fix = "must be false: prompts are read before the weights are dealt out"
+            require(not plugin.cpu_ram_efficient_loading, early, True, fix)
+            plugin.set_state_dict_type("FULL_STATE_DICT")
+
+    def _check_deepspeed(self, plugin: Any) -> None:
+        """Refuse what would be another run than the recipe's, or could not be saved."""
+        stage, given = plugin.zero_stage, plugin.deepspeed_config
+        require(stage in (2, 3), "zero_stage", stage, "is not supported: set it to 2 or 3")
+        for name in ("optimizer", "scheduler"):
+            fix = "the recipe has one: leave it out of DeepSpeed's config"
+            require(name not in given, f"deepspeed_config.{name}", given.get(name), fix)
+
+    @property
+    def _sharded(self) -> bool:
+        """Whether the weights lie in parts: FSDP, ZeRO-3."""
+        if self.is_deepspeed_enabled:
+            return bool(self.accelerator.state.deepspeed_plugin.zero_stage == 3)
+        return bool(self.is_fsdp_enabled)
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """Trainer's, with a line for what it cannot build."""
+        with self.args.refusals(usual="optim"):
+            made = super().create_optimizer(model)
+        self._groups = [list(group["params"]) for group in made.param_groups]
+        return made
+
+    def _bare_model(self) -> Any:
+        """The module under DDP's wrapper; fetched anew each time, since FSDP replaces it."""
+        return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+
+    # ---- a checkpoint ----
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Trainer's checkpoint plus the curriculum, staged and sealed: a folder that fills up in
+        place cannot be complete or absent."""
+        self.flush()
+        run = self.folder.path
+        final = run / f"checkpoint-{self.state.global_step}"
+        stage = run / f".stage-{self.state.global_step}"
+        keep, self.args.save_total_limit = self.args.save_total_limit, None
+        self.args.output_dir = str(stage)
+        if self.is_world_process_zero():
+            shutil.rmtree(stage, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        if self.state.best_global_step:
+            # Set before Trainer looks for the best checkpoint in the stage and writes its state.
+            self.state.best_model_checkpoint = str(
+                run / f"checkpoint-{self.state.best_global_step}"
+            )
+        try:
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if self.is_world_process_zero():
+                inner = stage / final.name
+                save_state(self.run_state(), inner / "curriculum")
+                checkpoint.seal(inner, final)
+                checkpoint.rotate(run, keep, self.state.best_global_step, saved=True)
+        except torch.OutOfMemoryError:
+            raise
+        # torch and safetensors have errors of their own for a disk that is full
+        except (OSError, RuntimeError, SafetensorError) as error:
+            shutil.rmtree(stage, ignore_errors=True)
+            free = shutil.disk_usage(run).free / 1e6
+            fix = (
+                f"{final.name} could not be written ({first_line(error)}; {free:,.0f} MB are free "
+                f"there); {self.kept()}"
+            )
+            raise InvalidInput("output_dir", str(run), fix) from error
+        finally:
+            self.args.output_dir, self.args.save_total_limit = str(run), keep
+        self.accelerator.wait_for_everyone()
+
+    # ---- weights and optimiser of one process ----
+
+    @property
+    def _in_parts(self) -> bool:
+        """Whether weights or the optimiser's state lie in parts: FSDP, ZeRO-2, ZeRO-3."""
+        return bool(self.is_fsdp_enabled or self.is_deepspeed_enabled)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Trainer's; DeepSpeed's weights as they are trained, not as its passes round them."""
+        if not self.is_deepspeed_enabled:
+            return super().save_model(output_dir, _internal_call)
+        state = zero.whole_weights(self._bare_model(), keep=self.args.should_save)
+        if self.args.should_save:
+            self._save(output_dir, state)
+
+    def _prepare_for_training(self, max_steps: int, loader: Any, resumed: Any) -> Any:
+        if not self.is_deepspeed_enabled:
+            return super()._prepare_for_training(max_steps, loader, resumed)
+        prepared = super()._prepare_for_training(max_steps, loader, None)
+        if resumed is not None:
+            self._load_from_checkpoint(resumed)
+            self._load_optimizer_and_scheduler(resumed)
+        return prepared
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        if self._in_parts and state_dict is not None:
+            twice = self._tied()  # gathered, they do not look it
+            state_dict = {name: one for name, one in state_dict.items() if name not in twice}
+        super()._save(output_dir, state_dict)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self._in_parts:
+            return super()._save_optimizer_and_scheduler(output_dir)
+        if self.is_deepspeed_enabled:
+            state = zero.whole_state(self.optimizer, self._groups)
+        else:
+            state = whole_state(self.optimizer)
+        with self._as_one_process(optimizer=SimpleNamespace(state_dict=lambda: state)):
+            super()._save_optimizer_and_scheduler(output_dir)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if not self._in_parts:
+            return super()._load_optimizer_and_scheduler(checkpoint)
+        own: Any = self.optimizer
+        of_zero = self.is_deepspeed_enabled
+
+        def load(state: dict[str, Any]) -> None:
+            if of_zero:
+                zero.put_state(state, own, self._groups)
+            else:
+                own.load_state_dict(parted_state(state, own))
+
+        with self._as_one_process(optimizer=SimpleNamespace(load_state_dict=load)):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Tied weights are saved once, and Trainer warns of the second."""
+        missing = [name for name in load_result.missing_keys if name not in self._tied()]
+        super()._issue_warnings_after_load(
+            SimpleNamespace(missing_keys=missing, unexpected_keys=load_result.unexpected_keys)
+        )
+
+    def _tied(self) -> set[str]:
+        """Names of weights that are another's too."""
+        once = {name for name, _ in self._bare_model().named_parameters()}
+        every = self._bare_model().named_parameters(remove_duplicate=False)
+        return {name for name, _ in every} - once
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if not self._in_parts:
+            return super()._load_from_checkpoint(resume_from_checkpoint, model)
+        with self.policy.replaced() as whole, self._as_one_process():
+            super()._load_from_checkpoint(resume_from_checkpoint, whole)
+        if self.is_deepspeed_enabled:
+            zero.take_weights(self._bare_model())
+
+    def _load_best_model(self) -> None:
+        if not self._in_parts:
+            return super()._load_best_model()
+        self._load_from_checkpoint(str(self.state.best_model_checkpoint))
+
+    @contextmanager
+    def _as_one_process(self, **attributes: Any) -> Iterator[None]:
+        attributes |= {"is_fsdp_enabled": False, "is_deepspeed_enabled": False}
+        before = {name: getattr(self, name) for name in attributes}
+        vars(self).update(attributes)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
