@@ -48,8 +48,8 @@ def measure(
 
     from dare.commands.train import split_options
     from dare.errors import InvalidInput
-    from dare.teacher.measure import Wanted, prompts_of
-    from dare.teacher.measure import measure as run
+    from dare.study.pass_rates import Wanted, prompts_of
+    from dare.study.pass_rates import measure as run
     from dare.training.recipe import change, load_recipe
 
     logging.disable_progress_bar()
@@ -112,10 +112,11 @@ def fit(
     from transformers.utils import logging
 
     from dare.teacher.embedder import embed as embedded
-    from dare.teacher.fitting import FitSettings, fit_teacher
+    from dare.teacher.file import SavedHead, save_head
+    from dare.teacher.fit import FitSettings
+    from dare.teacher.fitting import fit_teacher
     from dare.teacher.rates import Columns, read_rates
     from dare.teacher.report import show
-    from dare.teacher_file import SavedHead, save_head
 
     logging.disable_progress_bar()
     settings = FitSettings(

@@ -19,7 +19,7 @@ from dare.study.jobs import Task
 from dare.study.methods import default_devices
 from dare.study.runner import StudyProgress, run_jobs
 from dare.table import Table, print_tables
-from dare.teacher_file import load_head
+from dare.teacher.file import load_head
 from dare.training.progress import RichProgress
 from dare.training.recipe import build, curriculum_of
 

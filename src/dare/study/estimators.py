@@ -19,16 +19,17 @@ from dare.curriculum.estimators.baselines import (
     EntropyEstimator,
     JudgeEstimator,
     Replies,
+    Teacher,
     TeacherEstimator,
 )
 from dare.curriculum.estimators.build import Services
 from dare.curriculum.estimators.paper import effective_sample_size, snis_difficulty, weights
 from dare.curriculum.rollouts import Outcome
-from dare.curriculum.teacher_head import TeacherHead
 from dare.errors import InvalidInput, require, suggest
 from dare.study.shadows import Shadows
 from dare.study.single import fresh_rollouts
 from dare.study.watchers import WATCHING, Cost
+from dare.teacher.head import TeacherHead
 
 if TYPE_CHECKING:
     from dare.training.trainer import DareTrainer
@@ -45,7 +46,7 @@ class Asked:
     """Measures each at a chosen step; its tokens count under its own name, never in the run."""
 
     def __init__(
-        self, trainer: DareTrainer, embeddings: Array | None, teacher: TeacherHead | None = None
+        self, trainer: DareTrainer, embeddings: Array | None, teacher: Teacher | None = None
     ) -> None:
         self._trainer, self._embeddings, self._teacher = trainer, embeddings, teacher
         self.costs: dict[str, Cost] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.coldstart import check_embeddings, choose_references
 from dare.curriculum.estimators.base import Estimator, Measure, candidates, measured
 from dare.curriculum.rollouts import Outcome
-from dare.curriculum.teacher_head import TeacherHead
 from dare.errors import require
 
 
@@ -239,6 +238,16 @@ class JudgeEstimator(Estimator):
         return {"judge_unparsed": float(self._scalars["unparsed"])}
 
 
+class Teacher(Protocol):
+    """Predicts the success of prompts from that of references, all by their embeddings."""
+
+    def predict(self, queries_PH: Array, references_NH: Array, success_N: Array) -> Array:
+        """One success rate a query."""
+
+    def digest(self) -> str:
+        """What tells it from another one."""
+
+
 class TeacherEstimator(Estimator):
     """Every step a fresh reference set is rolled out; all other prompts are predicted (METHOD 9).
 
@@ -250,7 +259,7 @@ class TeacherEstimator(Estimator):
 
     needs = frozenset({"embeddings", "teacher"})
 
-    def __init__(self, count: int, head: TeacherHead, embeddings: Any, references: int) -> None:
+    def __init__(self, count: int, head: Teacher, embeddings: Any, references: int) -> None:
         super().__init__(count)
         self._head = head
         self._embeddings = check_embeddings(embeddings, count)

@@ -18,13 +18,13 @@ from dare.curriculum.estimators.baselines import (
     PosteriorEstimator,
     PreviousEstimator,
     Replies,
+    Teacher,
     TeacherEstimator,
     UniformEstimator,
 )
 from dare.curriculum.estimators.dare import LiveEstimator
 from dare.curriculum.estimators.dynamic import DynamicEstimator, GresoEstimator
 from dare.curriculum.estimators.paper import PaperEstimator
-from dare.curriculum.teacher_head import TeacherHead
 from dare.errors import InvalidInput
 
 
@@ -36,7 +36,7 @@ class Services:
     ask(rows)       the policy's replies to the judge's question
     decode(tokens)  text of a buffered response, for hints
     hint(text, answer, prompt)  what may be shown of it: `dare.hints.hint`
-    teacher         a trained TeacherHead
+    teacher         predicts success from that of references: `dare.teacher.head.TeacherHead`
     embeddings      one row a prompt (cold start, teacher)
     solutions(rows) `solution_statistics` of each reference solution, NaN where there is none
     states(rows)    the policy's state on each prompt, a row each
@@ -47,7 +47,7 @@ class Services:
     ask: Callable[[Array], Replies] | None = None
     decode: Callable[[Array], str] | None = None
     hint: Callable[[str, str | None, str], list[str]] | None = None
-    teacher: TeacherHead | None = None
+    teacher: Teacher | None = None
     embeddings: Array | None = None
     solutions: Measure | None = None
     states: Measure | None = None
