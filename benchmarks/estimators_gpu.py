@@ -228,8 +228,6 @@ def main() -> None:
         },
         "curriculum": {
             "cold_start.references": chosen.references,
-            "estimator.references": chosen.references,
-            "easy.max_tokens_ratio": 1.0,  # a response that is cut off would count as a failure
         },
     }
     at = tuple(int(step) for step in chosen.at.split(","))

@@ -45,6 +45,7 @@ def train(
 
     from transformers.utils import logging
 
+    from dare.config import acting_changes
     from dare.errors import InvalidInput, require
     from dare.training.progress import RichProgress
     from dare.training.recipe import build, change, load_recipe, located, own_code
@@ -67,6 +68,9 @@ def train(
         require(not named, "recipe", named, "a run is resumed with its own recipe; leave it out")
         recipe = Path(resume).resolve().name
         kept = load_recipe(str(Path(resume) / "recipe.yaml"))
+        if kept.get("curriculum"):  # it may be of a time when settings without effect were taken
+            preset = str(kept.get("preset") or "dare")
+            kept["curriculum"] = acting_changes(preset, kept["curriculum"])
         if not trust:  # nothing in a folder can prove that it was not a stranger's
             ask_for_trust(f"{resume}/recipe.yaml", kept)
         settings = change(kept, options)

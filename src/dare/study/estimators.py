@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from transformers import TrainerCallback
 
-from dare.config import CurriculumConfig
+from dare.config import CurriculumConfig, nest
+from dare.config.nested import merge
 from dare.curriculum.arrays import Array, compact, keyed_rng
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.coldstart import check_embeddings, choose_references
@@ -149,7 +150,8 @@ class Measurement:
         for name, changes in self.variants.items():
             fix = "is the name of an estimator; choose another"
             require(name not in ESTIMATORS, "--variant", name, fix)
-            CurriculumConfig().replace(changes)  # an unknown setting is told before anything runs
+            # An unknown setting is told before anything runs; what acts depends on the run.
+            CurriculumConfig.from_dict(merge(CurriculumConfig().to_dict(), nest(changes)))
 
 
 def choose_prompts(seen_P: Array, count: int, rng: np.random.Generator) -> Array:
