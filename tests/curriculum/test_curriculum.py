@@ -36,7 +36,7 @@ PLAIN, THINK, HINT = Conditioning.PLAIN, Conditioning.THINK_LONGER, Conditioning
 
 def started(config: CurriculumConfig, count: int = 80, given: Services | None = None) -> Curriculum:
     """A curriculum past its cold start, which was probed: no step has been trained yet."""
-    config = config.replace({"cold_start.train": False})
+    config = replace(config, cold_start=replace(config.cold_start, train=False))
     curriculum = Curriculum(table(count), config, given or services(count))
     plan = curriculum.plan()
     if not plan.train:
