@@ -17,7 +17,6 @@ from worlds import roll, scorer, small, truth
 from dare import InvalidInput
 from dare.config import (
     ESTIMATORS,
-    SELECTORS,
     CurriculumConfig,
     EstimatorConfig,
     SelectionConfig,
@@ -26,13 +25,13 @@ from dare.config import (
     preset_names,
 )
 from dare.config.nested import names_of
-from dare.config.reads import TABLE, idle
+from dare.config.reads import SELECTOR_READS, TABLE, idle
 from dare.curriculum.estimators import Estimator, estimator_class
 from dare.curriculum.snapshot import fitting
 from dare.training.recipe import curriculum_of, load_recipe, recipe_names
 
 SETTINGS = names_of(CurriculumConfig)
-PAIRS = [(estimator, selector) for estimator in ESTIMATORS for selector in SELECTORS]
+PAIRS = [(estimator, selector) for estimator in ESTIMATORS for selector in SELECTOR_READS]
 # Read by whoever runs the curriculum, not by the curriculum itself.
 ELSEWHERE = {"estimator.refresh_share", "estimator.teacher"}
 
@@ -154,7 +153,7 @@ def test_every_name_of_the_table_is_a_setting() -> None:
         assert decides.name in SETTINGS
         assert {name for names in decides.reads.values() for name in names} <= SETTINGS.keys()
     kinds = {item.name: item.type for item in dataclasses.fields(SelectionConfig)}
-    assert all(repr(name)[1:-1] in str(kinds["name"]) for name in SELECTORS)
+    assert all(repr(name)[1:-1] in str(kinds["name"]) for name in SELECTOR_READS)
     assert EstimatorConfig(name="greso").name in ESTIMATORS
 
 

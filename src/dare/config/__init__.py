@@ -7,7 +7,7 @@ configuration builds on them.
 from dare.config.curriculum import CurriculumConfig, acting_changes, load_preset, preset_names
 from dare.config.estimation import BufferConfig, ColdStartConfig, EstimatorConfig, ReplayConfig
 from dare.config.nested import nest
-from dare.config.reads import ESTIMATORS, SELECTORS
+from dare.config.reads import ESTIMATORS
 from dare.config.treatment import (
     AdvantageConfig,
     EasyConfig,
@@ -18,7 +18,6 @@ from dare.config.treatment import (
 
 __all__ = [
     "ESTIMATORS",
-    "SELECTORS",
     "AdvantageConfig",
     "BufferConfig",
     "ColdStartConfig",

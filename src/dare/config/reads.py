@@ -22,7 +22,7 @@ _EASY = _of("easy", f"{_TIER} length_penalty")
 _HARD = _of("hard", f"{_TIER} plain extra length_bonus")
 _PRIOR = _of("cold_start", "train group_size temperature")
 
-ESTIMATORS: dict[str, tuple[str, ...]] = {
+ESTIMATOR_READS: dict[str, tuple[str, ...]] = {
     "dare": ("estimator.refresh_share", "selection.per_token"),
     "paper": (
         *_of("estimator", "clip ess_threshold below_threshold refresh_share"),
@@ -38,16 +38,18 @@ ESTIMATORS: dict[str, tuple[str, ...]] = {
     "teacher": _of("estimator", "references teacher"),
     "uniform": (),
 }
-"""The shipped estimators, and what each reads; one of your own may read all."""
+"""What each shipped estimator reads; one of your own may read all."""
+ESTIMATORS = tuple(ESTIMATOR_READS)
+"""Names of the shipped estimators."""
 
-SELECTORS: dict[str, tuple[str, ...]] = {
+SELECTOR_READS: dict[str, tuple[str, ...]] = {
     "value": _of("selection", "sharpness per_token eta rest"),
     "beta": (*_of("selection", "kappa eta"), *_EXPLORE),
     "softmax": ("selection.temperature", *_EXPLORE),
     "thompson": ("selection.target", *_EXPLORE),
     "uniform": _EXPLORE,
 }
-"""The selectors, and what each reads."""
+"""What each selector reads."""
 
 
 class Decides(NamedTuple):
@@ -62,8 +64,8 @@ class Decides(NamedTuple):
 
 
 TABLE = (
-    Decides("estimator.name", ESTIMATORS),
-    Decides("selection.name", SELECTORS),
+    Decides("estimator.name", ESTIMATOR_READS),
+    Decides("selection.name", SELECTOR_READS),
     Decides(
         "selection.explore",
         {

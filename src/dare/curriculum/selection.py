@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dare.config import SELECTORS, SelectionConfig
+from dare.config import SelectionConfig
+from dare.config.reads import SELECTOR_READS
 from dare.curriculum.arrays import Array
 from dare.errors import InvalidInput
 
@@ -193,7 +194,7 @@ class Selector:
     ) -> None:
         self.config = config
         self._rollouts, self._dense_below = rollouts_per_prompt, dense_below
-        self._eta = config.eta if "selection.eta" in SELECTORS[config.name] else 0.0
+        self._eta = config.eta if "selection.eta" in SELECTOR_READS[config.name] else 0.0
 
     def draw(
         self,
