@@ -32,8 +32,9 @@ from dare.policy.embed import embed_prompts
 from dare.study.estimator_runs import run_estimators
 from dare.study.estimators import Measurement
 from dare.study.single import fresh_rollouts
-from dare.teacher.fitting import FitSettings, fit_teacher
-from dare.teacher_file import PROBES, SavedHead, load_head, save_head
+from dare.teacher.file import PROBES, SavedHead, load_head, save_head
+from dare.teacher.fit import FitSettings
+from dare.teacher.fitting import fit_teacher
 from dare.training.recipe import build
 
 PROMPT = "{question}\nReason step by step, briefly. End with '#### ' and the final number."
@@ -227,8 +228,6 @@ def main() -> None:
         },
         "curriculum": {
             "cold_start.references": chosen.references,
-            "estimator.references": chosen.references,
-            "easy.max_tokens_ratio": 1.0,  # a response that is cut off would count as a failure
         },
     }
     at = tuple(int(step) for step in chosen.at.split(","))

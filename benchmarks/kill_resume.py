@@ -67,8 +67,6 @@ RECIPE = {
         "ddp_timeout": LOST_S,
     },
     "curriculum": {
-        "cold_start.references": 8,
-        "cold_start.group_size": 4,
         "fresh_share": 0.7,
         "selection.eta": 0.5,
     },

@@ -83,7 +83,7 @@ def jobs(suite: str) -> Iterator[Job]:
 
 def _draw(kappa: float = 16, eta: float = 0.3) -> dict[str, Any]:
     """Fixed here, so that a suite does not change with the defaults."""
-    return {"selection.kappa": kappa, "selection.eta": eta}
+    return {"selection.name": "beta", "selection.kappa": kappa, "selection.eta": eta}
 
 
 def play(job: Job, seed: int, options: dict[str, Any]) -> dict[str, float]:

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from dare.curriculum.arrays import Array
-from dare.curriculum.teacher_fit import choose_anchors
-from dare.curriculum.teacher_head import TeacherHead
 from dare.data import read_rows
 from dare.errors import InvalidInput
 from dare.teacher.embedder import embed
-from dare.teacher.fitting import FitSettings, evaluate, fit_teacher
+from dare.teacher.fit import FitSettings, choose_anchors
+from dare.teacher.fitting import evaluate, fit_teacher
+from dare.teacher.head import TeacherHead
 from dare.teacher.rates import Columns, read_rates
 
 PASSES = (0, 10, 20, 30, 40)

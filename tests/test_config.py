@@ -124,23 +124,22 @@ def test_settings_survive_yaml_and_json(name: str) -> None:
 
 
 def test_dotted_and_nested_keys_mean_the_same() -> None:
-    dotted = CurriculumConfig.from_dict({"easy.below": 0.2, "easy.group_size": 6, "seed": 3})
-    nested = CurriculumConfig.from_dict({"easy": {"below": 0.2, "group_size": 6}, "seed": 3})
-    mixed = CurriculumConfig.from_dict({"easy": {"below": 0.2}, "easy.group_size": 6, "seed": 3})
+    flat = {"easy.below": 0.2, "easy.group_size": 6, "tiers": True}
+    dotted = CurriculumConfig.from_dict(flat)
+    nested = CurriculumConfig.from_dict({"easy": {"below": 0.2, "group_size": 6}, "tiers": True})
+    mixed = CurriculumConfig.from_dict({**flat, "easy": {"below": 0.2}})
     assert dotted == nested == mixed
-    assert (
-        CurriculumConfig().replace({"easy.below": 0.2, "easy.group_size": 6, "seed": 3}) == dotted
-    )
+    assert CurriculumConfig().replace(flat) == dotted
     preset = CurriculumConfig.preset("paper", **{"selection.eta": 0.2}, seed=9)
     assert (preset.selection.eta, preset.selection.kappa, preset.seed) == (0.2, 100.0, 9)
 
 
 def test_numbers_come_in_the_ways_yaml_writes_them() -> None:
     config = CurriculumConfig.from_dict(
-        yaml.safe_load("advantage: {std_floor: 1e-6}\nselection: {kappa: 8}\nrollout_budget: 64.0")
+        yaml.safe_load("advantage: {std_floor: 1e-6}\nselection: {rest: 8}\nrollout_budget: 64.0")
     )
     assert config.advantage.std_floor == 1e-6
-    assert isinstance(config.selection.kappa, float)
+    assert isinstance(config.selection.rest, float)
     assert config.rollout_budget == 64
     assert isinstance(config.rollout_budget, int)
 

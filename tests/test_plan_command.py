@@ -220,6 +220,7 @@ def test_evaluation_and_cold_start_are_decoded_too(recipe):
     recipe["eval_data"] = {"tasks": {"count": 200, "seed": 1}}
     assert workload_of(recipe).workload.rows == 200
     recipe["curriculum"] = {"cold_start.references": 64, "cold_start.train": False}
+    recipe["curriculum"]["estimator.name"] = "paper"
     assert workload_of(recipe).workload.rows == 512
 
 

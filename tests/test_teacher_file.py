@@ -11,9 +11,9 @@ import pytest
 import tiny
 from dare import InvalidInput
 from dare.curriculum import Services
-from dare.curriculum.teacher_head import TeacherHead
 from dare.policy.embed import embed_prompts
-from dare.teacher_file import PROBES, SavedHead, load_head, save_head
+from dare.teacher.file import PROBES, SavedHead, load_head, save_head
+from dare.teacher.head import TeacherHead
 
 WIDTH = 32  # of the tiny policy
 SMALL = {"estimator.references": 4, "medium.group_size": 4, "cold_start.references": 0}
@@ -29,9 +29,11 @@ def trained(seed: int = 3) -> TeacherHead:
     """A head that is not the untrained one."""
     head = TeacherHead.init(WIDTH, 8, seed=seed, tau=0.5)
     rng = np.random.default_rng(seed)
-    for value in head.params.values():
-        value += (0.3 * rng.normal(size=value.shape)).astype(value.dtype)
-    return head
+    moved = {
+        name: value + (0.3 * rng.normal(size=value.shape)).astype(value.dtype)
+        for name, value in head.arrays().items()
+    }
+    return TeacherHead.of(moved, head.tau)
 
 
 def written(path: Path, **changes: Any) -> str:
@@ -69,7 +71,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no", encoding="utf-8")
     save_file({"x": np.zeros(2)}, tmp_path / "other")
     good = load_head(written(tmp_path / "good"))
-    arrays = {**good.head.params, "query.b1": np.full(8, np.nan, np.float32)}
+    arrays = {**good.head.arrays(), "query.b1": np.full(8, np.nan, np.float32)}
     meta = {"format": "dare-teacher-1", "embedder": "x", "about": "{}", "tau": "1.0"}
     save_file(arrays, tmp_path / "nan", metadata=meta)
     save_file({"x": np.ones(1)}, tmp_path / "empty", metadata=meta)

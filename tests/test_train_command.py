@@ -46,11 +46,11 @@ def test_the_recipe_is_found_among_the_options(words, recipe, options):
 
 
 def test_options_reach_the_right_part():
-    options = ["--learning-rate", "1e-5", "--selection.kappa", "8", "--preset", "grpo"]
+    options = ["--learning-rate", "1e-5", "--selection.kappa", "8", "--preset", "previous-fr"]
     recipe = change(load_recipe("quickstart"), [*options, "--save-strategy", "no"])
     config = config_of(recipe)
     assert config.learning_rate == 1e-5
-    assert config.preset == "grpo"
+    assert config.preset == "previous-fr"
     assert config.curriculum_config().selection.kappa == 8
     assert config.save_strategy == "no"
 

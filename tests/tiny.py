@@ -16,6 +16,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from dare.config import acting_changes, preset_names
 from dare.training import DareConfig, DareTrainer
 
 PAD, END = 0, 1
@@ -150,11 +151,15 @@ CLASSIC: dict[str, Any] = {
 
 def config(folder: str | Path, **changes: Any) -> DareConfig:
     """Settings of a run that takes a fraction of a second a step."""
-    curriculum: dict[str, Any] = {"cold_start.references": 8, "cold_start.group_size": 4}
+    few: dict[str, Any] = {"cold_start.references": 8, "cold_start.group_size": 4}
     if changes.get("preset", "dare") == "dare":
-        curriculum["fresh_share"] = 0.5  # a quarter of these few rollouts would not hold a group
+        few["fresh_share"] = 0.5  # a quarter of these few rollouts would not hold a group
     own = changes.pop("curriculum", {})
-    curriculum = {**curriculum, **own} if isinstance(own, dict) else own
+    curriculum = own
+    preset = changes.get("preset", "dare")
+    if isinstance(own, dict) and preset in preset_names():  # of these few, what the method reads
+        acts = acting_changes(preset, {**few, **own})
+        curriculum = {**{name: value for name, value in few.items() if name in acts}, **own}
     settings: dict[str, Any] = {
         "output_dir": str(folder),
         "max_steps": 3,

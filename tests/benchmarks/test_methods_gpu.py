@@ -152,12 +152,14 @@ def test_a_run_ends_with_its_tokens(model: Path, tmp_path: Path) -> None:
 
 
 def test_arms_are_presets_solutions_and_changes() -> None:
-    arm = Arm.of("dare+solutions:fresh_share=1.0:selection.kappa=8:tiers=false:learning_rate=0.5")
+    arm = Arm.of(
+        "dare+solutions:fresh_share=1.0:selection.sharpness=8:tiers=false:learning_rate=0.5"
+    )
     task = lottery_task()
     config = arm.config(task, 7, "unused")
     made = config.curriculum_config()
     assert (arm.preset, arm.solutions) == ("dare", True)
-    assert (made.tiers, made.selection.kappa, config.learning_rate) == (False, 8, 0.5)
+    assert (made.tiers, made.selection.sharpness, config.learning_rate) == (False, 8, 0.5)
     assert (config.seed, made.seed) == (7, 7)
     assert "solution" in arm.rows(task)[0]
     assert "solution" not in Arm.of("dare").rows(task)[0]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from simulated import SimulatedLearner, simulate
 
-from dare.config import CurriculumConfig, preset_names
+from dare.config import CurriculumConfig, acting_changes, preset_names
 from dare.curriculum import Curriculum
 
 WITHOUT_A_MODEL = [n for n in preset_names() if n not in ("dots", "edco", "llm-judge")]
@@ -17,7 +17,8 @@ WITHOUT_A_MODEL = [n for n in preset_names() if n not in ("dots", "edco", "llm-j
 def small(name: str, **changes: Any) -> CurriculumConfig:
     config = CurriculumConfig.preset(name)
     few = {"cold_start.references": 16} if config.cold_start.references else {}
-    return config.replace({"rollout_budget": 128, "estimator.max_probes": 4, **few, **changes})
+    few = {"rollout_budget": 128, "estimator.max_probes": 4, **few, **changes}
+    return config.replace(acting_changes(name, few))
 
 
 @pytest.mark.parametrize("name", WITHOUT_A_MODEL)

@@ -33,7 +33,7 @@ def test_runs_stop_at_equal_rollouts() -> None:
 def test_estimates_converge_when_the_policy_stands_still() -> None:
     # 128 rollouts a prompt in all: averaged, their error is 0.25 of that of 8. What is learnt of a
     # movement that is not there (lean, drift, forgetting) may cost a fifth of that.
-    changes = {"buffer.rollouts_per_prompt": 256, "selection.kappa": 0, "tiers": False}
+    changes = {"buffer.rollouts_per_prompt": 256, "tiers": False}
     config = CurriculumConfig.preset("dare", rollout_budget=512, **changes)
     shares = []
     for seed in range(4):

@@ -215,7 +215,7 @@ def test_no_wrong_rollout_outranks_a_right_one(
     rollouts: list[Rollout], strength: float, difficulty: float
 ) -> None:
     config = CurriculumConfig.from_dict(
-        {"easy.length_penalty": strength, "hard.length_bonus": strength}
+        {"tiers": True, "easy.length_penalty": strength, "hard.length_bonus": strength}
     )
     policy = TierPolicy(config)
     level = np.array([difficulty])

@@ -25,7 +25,7 @@ from dare.curriculum.estimators import (
     parse_probability,
 )
 from dare.curriculum.selection import Selector
-from dare.curriculum.teacher_head import TeacherHead
+from dare.teacher.head import TeacherHead
 
 GROUP = 8
 VISITS = st.lists(st.integers(0, GROUP), min_size=1, max_size=12)
@@ -243,7 +243,7 @@ def tower(x: list[float], params: dict[str, Any], name: str) -> list[float]:
 def predicted_success(
     head: TeacherHead, query: list[float], references: list[list[float]], success: list[float]
 ) -> float:
-    params = {name: value.tolist() for name, value in head.params.items()}
+    params = {name: value.tolist() for name, value in head.arrays().items()}
     q = tower(query, params, "query.")
     keys = [tower(row, params, "reference.") for row in references]
     scale = math.sqrt(len(q)) * head.tau
@@ -264,8 +264,8 @@ def predicted_success(
 def test_the_teacher_says_what_lists_and_math_say(seed: int, tau: float) -> None:
     rng = np.random.default_rng(seed)
     head = TeacherHead.init(6, 5, seed=seed, tau=tau, dtype="float64")
-    for value in head.params.values():  # off its symmetric start, where every part speaks
-        value += 0.4 * rng.normal(size=value.shape)
+    moved = {k: v + 0.4 * rng.normal(size=v.shape) for k, v in head.arrays().items()}
+    head = TeacherHead.of(moved, tau)  # off its symmetric start, where every part speaks
     embeddings = rng.normal(size=(12, 6)).astype(np.float32)
     estimator = TeacherEstimator(12, head, embeddings, 4)
     for step in range(2):

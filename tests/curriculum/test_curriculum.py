@@ -28,15 +28,15 @@ from dare import Curriculum, CurriculumConfig, InvalidInput, PromptTable, Rollou
 from dare.curriculum import Conditioning, RolloutBuffer, ScoreRequest, Services, Tier
 from dare.curriculum.buffer import choose_stale
 from dare.curriculum.estimators import Outcome
-from dare.curriculum.teacher_head import TeacherHead
 from dare.hints import hint
+from dare.teacher.head import TeacherHead
 
 PLAIN, THINK, HINT = Conditioning.PLAIN, Conditioning.THINK_LONGER, Conditioning.HINTED
 
 
 def started(config: CurriculumConfig, count: int = 80, given: Services | None = None) -> Curriculum:
     """A curriculum past its cold start, which was probed: no step has been trained yet."""
-    config = config.replace({"cold_start.train": False})
+    config = replace(config, cold_start=replace(config.cold_start, train=False))
     curriculum = Curriculum(table(count), config, given or services(count))
     plan = curriculum.plan()
     if not plan.train:

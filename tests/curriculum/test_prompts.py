@@ -87,9 +87,6 @@ def test_rows_with_tests_are_known_whatever_the_column_and_the_order() -> None:
         assert found.texts is not None
         tested = dict(zip(found.texts, found.tests_P.tolist(), strict=True))
         assert [name for name in "abcdef" if tested[name]] == ["a", "b", "c"]
-        whole = PromptTable.from_records(order[:3]).merged(PromptTable.from_records(order[3:]))
-        assert whole.tests_P is not None
-        assert whole.tests_P.tolist() == found.tests_P.tolist()
     assert PromptTable.from_keys([1, 2]).tests_P is None
 
 
@@ -106,7 +103,6 @@ def test_duplicates_are_merged_and_reported() -> None:
     assert sorted(merged.texts or ()) == ["a", "b", "c"]
     assert (merged.report.rows, merged.report.prompts, merged.report.duplicates) == (6, 3, 3)
     assert merged.report.conflicting_answers == ()
-    assert "3 duplicates merged" in str(merged.report)
 
 
 @given(st.permutations(["7", "8", None, "8", "6"]))
@@ -121,23 +117,6 @@ def test_conflicting_answers_are_reported_and_order_does_not_choose(order: list[
     assert merged.answers is not None
     assert merged.answers[place] == "6"
     assert rows[merged.dataset_row_P[place]]["answer"] == "6"
-    assert prompt_id("data", "q")[:6] in str(merged.report)
-
-
-def test_merging_tables_equals_building_from_all_rows() -> None:
-    rows = [{"prompt": f"p{i}", "source": f"s{i % 2}", "answer": str(i)} for i in range(20)]
-    parts = [PromptTable.from_records(rows[a:b]) for a, b in ((0, 9), (5, 14), (12, 20))]
-    whole = PromptTable.from_records(rows)
-    for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
-        first, *others = (parts[i] for i in order)
-        merged = first.merged(*others)
-        assert merged.ids() == whole.ids()
-        assert merged.answers == whole.answers
-        assert merged.texts == whole.texts
-        assert [merged.sources[c] for c in merged.source_P] == [
-            whole.sources[c] for c in whole.source_P
-        ]
-        assert merged.report.duplicates == 9 + 9 + 8 - 20
 
 
 def test_rows_and_ids_are_inverse_and_unknown_ids_are_named() -> None:
@@ -186,5 +165,3 @@ def test_keys_alone_make_a_table() -> None:
     assert np.array_equal(keys[prompts.dataset_row_P], prompts.key_P)
     with pytest.raises(InvalidInput, match="must not repeat"):
         PromptTable.from_keys([1, 1])
-    with pytest.raises(InvalidInput, match="keep their texts"):
-        prompts.merged(prompts)

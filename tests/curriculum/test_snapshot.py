@@ -126,10 +126,10 @@ def test_a_saved_state_does_not_change_while_training_goes_on() -> None:
     [
         ({"seed": 3}, "seed"),
         ({"rollout_budget": 96}, "rollout_budget"),
-        ({"selection.kappa": 7}, "selection.kappa"),
+        ({"selection.sharpness": 7}, "selection.sharpness"),
         ({"buffer.rollouts_per_prompt": 12}, "buffer.rollouts_per_prompt"),
         ({"estimator.name": "uniform"}, "estimator.name"),
-        ({"hard.extra": "plain"}, "hard.extra"),
+        ({"group_sizes": "value"}, "group_sizes"),
     ],
 )
 def test_other_settings_are_refused_by_name(change: dict[str, Any], field: str) -> None:

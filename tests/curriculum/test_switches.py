@@ -21,8 +21,8 @@ from dare.config import (
 )
 from dare.curriculum import Curriculum, Services, StepPlan
 from dare.curriculum.estimators import Measured, Replies
-from dare.curriculum.teacher_head import TeacherHead
 from dare.curriculum.tiers import Tier
+from dare.teacher.head import TeacherHead
 
 COUNT = 60
 PROBING = ("current-fr", "dynamic", "greso")  # they train on what their probes found

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from hypothesis import settings
 
-from dare.config import CurriculumConfig
+from dare.config import CurriculumConfig, nest
+from dare.config.nested import merge
 from dare.curriculum import Curriculum, PromptTable, RolloutBatch, ScoreRequest, Services, StepPlan
 from dare.curriculum.estimators import Measured
 from dare.hints import hint
@@ -169,11 +170,12 @@ def small(preset: str = "dare", **overrides: Any) -> CurriculumConfig:
         "cold_start.references": 16,
     }
     classic = preset == "classic"
-    base = CurriculumConfig.preset("dare" if classic else preset)
-    base = base.replace(CLASSIC if classic else {})
-    if base.cold_start.references == 0:
+    base = CurriculumConfig.preset("dare" if classic else preset).to_dict()
+    base = merge(base, nest(CLASSIC if classic else {}))
+    if base["cold_start"]["references"] == 0:
         del tiny["cold_start.references"]
-    return base.replace({**tiny, **overrides})
+    # A whole, so that combinations may have what their method does not read.
+    return CurriculumConfig.from_dict(merge(base, nest({**tiny, **overrides})))
 
 
 def services(count: int = 0) -> Services:

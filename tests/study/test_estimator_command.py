@@ -190,7 +190,7 @@ def test_variants_are_the_runs_own_estimator_with_other_settings(
 ) -> None:
     recipe, _ = study
     variants = {
-        "same": "--estimator.clip 4",
+        "same": "--estimator.refresh_share 0.1",
         "budget": "--estimator.name paper --cold_start.temperature paper "
         "--buffer.rollouts_per_prompt 8",
         "flat": "--estimator.name paper --cold_start.temperature 100",

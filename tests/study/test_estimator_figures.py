@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from dare.curriculum import Outcome
+from dare.evaluation.calibration import calibration, near_half
 from dare.evaluation.intervals import effective_trials, wilson
 from dare.study.estimator_figures import (
     TAUS,
@@ -21,7 +22,6 @@ from dare.study.estimator_figures import (
 )
 from dare.study.estimator_runs import markdown
 from dare.study.estimators import ESTIMATORS
-from dare.study.metrics import calibration, near_half
 from dare.study.watchers import MeanOfSeen
 
 

@@ -45,7 +45,7 @@ def studied(folder: Path, **changes: Any) -> tuple[Any, Snapshots, dict[str, Any
     # A tenth of so few tokens would not pay for rescoring a single group.
     curriculum = {"estimator.refresh_share": 0.5, **changes.pop("curriculum", {})}
     trainer = made(folder, curriculum=curriculum, **changes)
-    same = {"same": {"estimator.clip": 4.0}}  # the run's own estimator, built once more
+    same = {"same": {"estimator.refresh_share": 0.5}}  # the run's own estimator, built once more
     wanted = Measurement(at=(2, STEPS), prompts=PROMPTS, rollouts=ROLLOUTS, variants=same)
     study = Snapshots(trainer, wanted)
     trainer.add_callback(study)

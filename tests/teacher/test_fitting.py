@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dare.curriculum.teacher_fit import hold_out
-from dare.teacher.fitting import FitSettings, fit_teacher
+from dare.teacher.fit import FitSettings, hold_out
+from dare.teacher.fitting import fit_teacher
 from dare.teacher.recalibrate import best_line, expected_error, recalibrated
 
 SETTINGS = FitSettings(steps=300, references=64, hidden=32, batch=64, held_out=0.2, weight_decay=0)

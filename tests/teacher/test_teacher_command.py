@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from dare import InvalidInput, tasks
 from dare.cli import app
+from dare.teacher.file import load_head
 from dare.teacher.rates import Columns, read_rates
-from dare.teacher_file import load_head
 
 DATA = {"tasks": {"count": 48, "seed": 7, "levels": [1, 2, 6]}}
 RECIPE: dict[str, Any] = {
@@ -72,7 +72,7 @@ def test_measured_rates_are_of_training_prompts(measured: tuple[Path, Path]) -> 
 def test_a_measurement_goes_on_where_it_was_stopped(
     measured: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dare.teacher import measure
+    from dare.study import pass_rates as measure
 
     out, real, asked = tmp_path / "rates.jsonl", measure.fresh_rollouts, []
 
@@ -212,7 +212,7 @@ def test_bad_rates_are_named(tmp_path: Path, bad: dict[str, Any], words: str) ->
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--references", "40"], "--references = '40': lower it below"),
+        (["--references", "40"], "--references = 40: lower it below"),
         (["--steps", "0"], "--steps = 0"),
         (["--held-out", "1"], "--held-out"),
         (["--weight-decay", "-1"], "--weight-decay"),

@@ -21,7 +21,7 @@ from plain_reference import Step, Witness, whole_weights
 from transformers import AutoModelForCausalLM
 
 import tiny
-from dare.config import CurriculumConfig, preset_names
+from dare.config import CurriculumConfig, acting_changes, preset_names
 from dare.curriculum import Services
 
 # What a success on a hard prompt is taken to say: the policy itself writes digits only.
@@ -111,7 +111,7 @@ def _of_preset(name: str) -> dict[str, Any]:
         curriculum["selection.eta"] = 0.7  # every tier is drawn within two steps
     few: dict[str, Any] = {"save_strategy": "no", "eval_strategy": "no"}
     few["per_device_train_batch_size"] = 24
-    return {**_FAR, **few, "preset": name, "curriculum": curriculum}
+    return {**_FAR, **few, "preset": name, "curriculum": acting_changes(name, curriculum)}
 
 
 PRESETS = {f"preset {name}": _of_preset(name) for name in preset_names()}
@@ -140,6 +140,7 @@ def run(
             "fresh_share": 1.0,
             **curriculum,
         }
+        curriculum = acting_changes(changes.get("preset", "dare"), curriculum)
     settings = {
         "optim": "sgd",
         "learning_rate": 0.1,

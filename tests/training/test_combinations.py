@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tiny
-from dare.config import ESTIMATORS, SelectionConfig
+from dare.config import ESTIMATORS, SelectionConfig, acting_changes
 
 SELECTIONS = get_args(get_type_hints(SelectionConfig)["name"])
 BUDGET = 32
@@ -61,9 +61,10 @@ def test_every_pair_of_values_is_there() -> None:
 def test_a_combination_trains(row: dict[str, Any], tmp_path: Path) -> None:
     few = {"estimator.references": 4, "estimator.max_probes": 2, "estimator.candidates": 6}
     few |= {"cold_start.references": 6, "cold_start.group_size": 4, "hard.group_size": 12}
+    curriculum = acting_changes("dare", {**few, **row})
     replays = row["fresh_share"] < 1
     steps = 2 if replays else 1  # there is nothing to replay in the first one
-    settings = {"max_steps": steps, "rollout_budget": BUDGET, "curriculum": {**few, **row}}
+    settings = {"max_steps": steps, "rollout_budget": BUDGET, "curriculum": curriculum}
     trainer = tiny.trainer(tmp_path, **settings)
     trainer.train()
     metrics, selections = (

@@ -315,7 +315,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("name", "changes"),
     [
         ("prompts", {"data": tiny.problems(0.95, 0.5, 0.2, each=5)}),
-        ("selection.kappa", {"curriculum": {**BASE["curriculum"], "selection.kappa": 3}}),
+        ("selection.rest", {"curriculum": {**BASE["curriculum"], "selection.rest": 3}}),
         ("rollout_budget", {"rollout_budget": 96}),
         ("seed", {"seed": 9}),
         ("medium.group_size", {"num_generations": 6}),

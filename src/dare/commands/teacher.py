@@ -48,8 +48,8 @@ def measure(
     """
     import torch
 
-    from dare.teacher.measure import Wanted, prompts_of
-    from dare.teacher.measure import measure as run
+    from dare.study.pass_rates import Wanted, prompts_of
+    from dare.study.pass_rates import measure as run
     from dare.training.recipe import load_recipe
 
     quiet()
@@ -106,10 +106,11 @@ def fit(
     from json import dumps
 
     from dare.teacher.embedder import embed as embedded
-    from dare.teacher.fitting import FitSettings, fit_teacher
+    from dare.teacher.file import SavedHead, save_head
+    from dare.teacher.fit import FitSettings
+    from dare.teacher.fitting import fit_teacher
     from dare.teacher.rates import Columns, read_rates
     from dare.teacher.report import show
-    from dare.teacher_file import SavedHead, save_head
 
     quiet()
     settings = FitSettings(

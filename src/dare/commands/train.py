@@ -55,6 +55,7 @@ def train(
         launch(accelerate, processes)
     require(processes is None, "--processes", processes, "goes with --accelerate NAME")
     quiet()
+    from dare.config import acting_changes
     from dare.training.progress import RichProgress
     from dare.training.recipe import build, change, load_recipe, located, own_code
 
@@ -67,6 +68,9 @@ def train(
         require(not named, "recipe", named, "a run is resumed with its own recipe; leave it out")
         recipe = f"{resume}/recipe.yaml"
     own = load_recipe(recipe)
+    if resume is not None and own.get("curriculum"):
+        # It may be of a time when settings without effect were taken.
+        own["curriculum"] = acting_changes(str(own.get("preset") or "dare"), own["curriculum"])
     if not trust:  # nothing in a folder can prove that it was not a stranger's
         ask_for_trust(recipe, own)
     settings = change(own, options)

@@ -4,15 +4,10 @@ These modules import no model library: the curriculum reads them, and the traine
 configuration builds on them.
 """
 
-from dare.config.curriculum import CurriculumConfig, load_preset, preset_names
-from dare.config.estimation import (
-    ESTIMATORS,
-    BufferConfig,
-    ColdStartConfig,
-    EstimatorConfig,
-)
+from dare.config.curriculum import CurriculumConfig, acting_changes, load_preset, preset_names
+from dare.config.estimation import BufferConfig, ColdStartConfig, EstimatorConfig, ReplayConfig
 from dare.config.nested import nest
-from dare.config.replay import ReplayConfig
+from dare.config.reads import ESTIMATORS
 from dare.config.treatment import (
     AdvantageConfig,
     EasyConfig,
@@ -33,6 +28,7 @@ __all__ = [
     "ReplayConfig",
     "SelectionConfig",
     "TierConfig",
+    "acting_changes",
     "load_preset",
     "nest",
     "preset_names",

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import yaml
 
-from dare.config.estimation import BufferConfig, ColdStartConfig, EstimatorConfig
+from dare.config.estimation import BufferConfig, ColdStartConfig, EstimatorConfig, ReplayConfig
 from dare.config.nested import build, merge, nest
-from dare.config.replay import ReplayConfig
+from dare.config.reads import check_written, flat, idle
 from dare.config.treatment import (
     AdvantageConfig,
     EasyConfig,
@@ -112,23 +112,41 @@ class CurriculumConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CurriculumConfig:
-        """From nested or dotted keys; an unknown key is an error that names the nearest one."""
-        built = build(cls, nest(values), "")
-        assert isinstance(built, cls)
-        return built
+        """From nested or dotted keys; an unknown key is an error that names the nearest one, and so
+        is one that does nothing beside the others. Where every section is there, as `to_dict` has
+        them, nobody wrote each: what does nothing is kept."""
+        written = nest(values)
+        whole = set(cls.__dataclass_fields__) <= set(written)
+        return cls._built(written, {} if whole else written)
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> CurriculumConfig:
         """A shipped preset (see `preset_names`), with changes as keywords or dotted keys."""
-        return cls.from_dict(merge(load_preset(name), nest(overrides)))
+        return cls._built(load_preset(name), nest(overrides))
 
     def replace(self, values: Mapping[str, Any]) -> CurriculumConfig:
         """A copy with these nested or dotted keys changed."""
-        return self.from_dict(merge(self.to_dict(), nest(values)))
+        return self._built(self.to_dict(), nest(values))
+
+    @classmethod
+    def _built(cls, base: Mapping[str, Any], written: Mapping[str, Any]) -> CurriculumConfig:
+        built = build(cls, merge(base, written), "")
+        assert isinstance(built, cls)
+        check_written(built, written)
+        return built
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain values, ready for YAML or JSON."""
         return dataclasses.asdict(self)
+
+
+def acting_changes(preset: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Of changes to a preset, those that do something: a run that was begun when others could be
+    written goes on without them."""
+    written = nest(changes)
+    whole = merge(CurriculumConfig.preset(preset).to_dict(), written)
+    nothing = idle(CurriculumConfig.from_dict(whole))
+    return {name: value for name, value in flat(written) if name not in nothing}
 
 
 def preset_names() -> list[str]:

@@ -1,26 +1,12 @@
-"""Settings of memory and estimate: buffer, estimator, cold start."""
+"""Settings of memory and estimate: buffer, replay, estimator, cold start."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+from dare.config.reads import ESTIMATORS
 from dare.errors import require, suggest
-
-ESTIMATORS = (
-    "dare",
-    "paper",
-    "previous-fr",
-    "current-fr",
-    "dynamic",
-    "greso",
-    "posterior",
-    "entropy",
-    "judge",
-    "teacher",
-    "uniform",
-)
-"""Names of the shipped estimators."""
 
 _EVERYTHING = 2**62  # tokens; more than any buffer holds
 
@@ -38,6 +24,28 @@ class BufferConfig:
         k, c = self.rollouts_per_prompt, self.groups
         require(k >= 2, "buffer.rollouts_per_prompt", k, "K must be at least 2")
         require(c >= 1, "buffer.groups", c, "C must be at least 1")
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """Which groups are replayed (METHOD 8); how many rollouts they fill is `fresh_share`.
+
+    Where too few groups qualify, the step generates more instead.
+    """
+
+    max_age: int = 0
+    """Steps after which a group is too old to be replayed; 0 sets no limit."""
+    times: int = 0
+    """Replays of one group at the most; 0 sets no limit."""
+    priority: float = 0.0
+    """A group is drawn with a chance proportional to its mean absolute advantage to this power:
+    0 draws uniformly, 1 in proportion, more favours groups that are half right and half wrong."""
+
+    def __post_init__(self) -> None:
+        require(self.max_age >= 0, "replay.max_age", self.max_age, "0 sets no limit")
+        require(self.times >= 0, "replay.times", self.times, "0 sets no limit")
+        power = self.priority
+        require(0 <= power < float("inf"), "replay.priority", power, "must be finite and >= 0")
 
 
 @dataclass(frozen=True)

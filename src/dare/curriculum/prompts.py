@@ -40,13 +40,6 @@ class MergeReport:
         """Rows that repeated an earlier prompt of the same source."""
         return self.rows - self.prompts
 
-    def __str__(self) -> str:
-        text = f"{self.rows} rows, {self.prompts} prompts, {self.duplicates} duplicates merged"
-        if self.conflicting_answers:
-            ids = ", ".join(self.conflicting_answers[:3])
-            text += f"; {len(self.conflicting_answers)} with conflicting answers ({ids}, ...)"
-        return text
-
 
 @dataclass(frozen=True)
 class PromptTable:
@@ -69,20 +62,10 @@ class PromptTable:
     report: MergeReport = MergeReport(0, 0)
 
     @classmethod
-    def from_records(
-        cls,
-        records: Iterable[Mapping[str, Any]],
-        *,
-        text: str = "prompt",
-        source: str = "source",
-        level: str = "level",
-        answer: str = "answer",
-        tests: Sequence[str] = TEST_COLUMNS,
-        default_source: str = "data",
-    ) -> PromptTable:
-        """Build from rows; the keywords name the columns. Repeats are merged, the first kept.
+    def from_records(cls, records: Iterable[Mapping[str, Any]]) -> PromptTable:
+        """Build from rows. Repeats are merged, the first kept.
 
-        A row has tests where one of the columns `tests` holds a text, a list or a mapping of some.
+        A row has tests where one of TEST_COLUMNS holds a text, a list or a mapping of some.
         """
         texts: list[str] = []
         sources: list[str] = []
@@ -90,17 +73,16 @@ class PromptTable:
         answers: list[str | None] = []
         tested: list[bool] = []
         for row, record in enumerate(records):
-            value = record.get(text)
+            value = record.get("prompt")
             if not isinstance(value, str) or not value.strip():
                 fix = f"row {row} needs a non-empty string there"
-                raise InvalidInput(f"column {text!r}", value, fix)
+                raise InvalidInput("column 'prompt'", value, fix)
             texts.append(value)
-            sources.append(str(record.get(source) or default_source))
-            found = record.get(level)
-            levels.append("" if found is None else str(found))
-            gold = record.get(answer)
-            answers.append(None if gold is None else str(gold))
-            tested.append(any(_holds_tests(record.get(name)) for name in tests))
+            sources.append(str(record.get("source") or "data"))
+            level, answer = record.get("level"), record.get("answer")
+            levels.append("" if level is None else str(level))
+            answers.append(None if answer is None else str(answer))
+            tested.append(any(_holds_tests(record.get(name)) for name in TEST_COLUMNS))
         return cls.from_columns(
             texts, sources=sources, levels=levels, answers=answers, tests=tested
         )
@@ -207,24 +189,6 @@ class PromptTable:
         if outside.any():
             bad = int(rows[outside][0])
             raise InvalidInput("prompt row", bad, f"the prompt table has rows 0 to {len(self) - 1}")
-
-    def merged(self, *others: PromptTable) -> PromptTable:
-        """One table from several; a prompt that is in more than one is kept once."""
-        tables = (self, *others)
-        for table in tables:
-            if table.texts is None:
-                raise InvalidInput("texts", None, "only tables that keep their texts can be merged")
-        return PromptTable.from_columns(
-            [text for table in tables for text in table.texts or ()],
-            sources=[table.sources[code] for table in tables for code in table.source_P],
-            levels=[table.levels[code] for table in tables for code in table.level_P],
-            answers=[gold for table in tables for gold in table.answers or ()],
-            tests=[
-                bool(tested)
-                for table in tables
-                for tested in (np.zeros(len(table)) if table.tests_P is None else table.tests_P)
-            ],
-        )
 
 
 def _holds_tests(value: Any) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dare.config import SelectionConfig
+from dare.config.reads import SELECTOR_READS
 from dare.curriculum.arrays import Array
 from dare.errors import InvalidInput
 
@@ -124,16 +125,6 @@ def distinct(rows: Array) -> Array:
     return rows[np.sort(first)]
 
 
-__all__ = [
-    "Selector",
-    "beta_log_weight",
-    "clamp_difficulty",
-    "explore_share",
-    "gumbel_top_k",
-    "interleave",
-    "top_k",
-]
-
 _SUPPLY_SAMPLE = 8192
 _REST = 8.0  # steps that a prompt should rest on average under `explore: supply`
 _DENSE_BELOW = 8192  # prompts under which one pass over all is cheaper than being clever
@@ -203,6 +194,7 @@ class Selector:
     ) -> None:
         self.config = config
         self._rollouts, self._dense_below = rollouts_per_prompt, dense_below
+        self._eta = config.eta if "selection.eta" in SELECTOR_READS[config.name] else 0.0
 
     def draw(
         self,
@@ -233,24 +225,23 @@ class Selector:
             # of the weight are drawn, the uniform part would fill most of the step.
             best = gumbel_top_k(signal_P, k, rng)
             uniform = gumbel_top_k(np.zeros(count), k, rng)
-            both = interleave(uniform, best, self.config.eta, 2 * k, float(rng.random()))
+            both = interleave(uniform, best, self._eta, 2 * k, float(rng.random()))
             return distinct(both)[:k]
         if self.config.explore == "off" or covered in (0, count):
-            eta, pools = self.config.eta, [np.ones(count, bool)]
-            return self._draw_pools(signal_P, tier_P, eta, pools, k, rng, sample_P)[0]
+            pools = [np.ones(count, bool)]
+            return self._draw_pools(signal_P, tier_P, self._eta, pools, k, rng, sample_P)[0]
         pools = [~seen_P, seen_P]
         unseen, seen = self._draw_pools(signal_P, tier_P, 0.0, pools, k, rng, sample_P)
         takes = max(taken or k, 1)
         supply = self._supply(signal_P, seen_P, covered, rng) / takes
         share = explore_share(self.config, covered / count, supply, covered / takes)
-        if self.config.name != "beta" or self.config.eta == 0.0:
+        if self._eta == 0.0:
             return interleave(unseen, seen, share, k, float(rng.random()))
-        eta = self.config.eta
-        share = min(1.0, share / max(1.0 - eta, 1e-9))
+        share = min(1.0, share / max(1.0 - self._eta, 1e-9))
         rest = interleave(unseen, seen, share, k, float(rng.random()))
         every = [np.ones(count, bool)]
         by_tier = self._draw_pools(signal_P, tier_P, 1.0, every, k, rng, sample_P)[0]
-        return distinct(interleave(by_tier, rest, eta, 2 * k, float(rng.random())))[:k]
+        return distinct(interleave(by_tier, rest, self._eta, 2 * k, float(rng.random())))[:k]
 
     def log_weight(self, signal_P: Array, tier_P: Array, eta: float) -> Array:
         """Log of the weight of each prompt, up to a constant; not for `thompson`.
@@ -279,7 +270,7 @@ class Selector:
         """Chance of each prompt to be drawn first, were seen and unseen drawn alike."""
         if self.config.name == "thompson":
             return np.full(len(signal_P), 1.0 / len(signal_P))
-        log_weight = self.log_weight(signal_P, tier_P, self.config.eta)
+        log_weight = self.log_weight(signal_P, tier_P, self._eta)
         weight = np.exp(log_weight - log_weight.max())
         return weight / weight.sum()
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from dare.config import CurriculumConfig
+from dare.config.reads import idle
 from dare.curriculum.arrays import Array
 from dare.errors import InvalidInput, require
 
@@ -22,6 +24,8 @@ def fitting(
     meta, arrays = state["meta"], dict(state["arrays"])
     require(meta["format"] == FORMAT, "format", meta["format"], f"this version reads {FORMAT}")
     changed = _differences(meta["config"], own["meta"]["config"])
+    for name in idle(CurriculumConfig.from_dict(own["meta"]["config"])):
+        changed.pop(name, None)  # nobody reads it
     if changed:
         name, (then, now) = next(iter(changed.items()))
         fix = f"the state was saved with {then!r}; resume with the same settings"

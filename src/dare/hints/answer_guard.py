@@ -10,12 +10,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, islice, pairwise, permutations
-
-Equal = Callable[[str, str], bool]
 
 _THIN = "\x1f"  # a LaTeX thin space: nothing in an expression, a separator inside 1\,000
 _DEGREES = (r"\circ", r"\degree", "\u00b0", "\u00ba")
@@ -342,14 +340,12 @@ def _entries(plain: str) -> list[_Form]:
 class AnswerGuard:
     """Finds where a text shows one of `answers` (the first is the gold one), however written."""
 
-    def __init__(self, answers: Iterable[str], *, equal: Equal | None = None) -> None:
+    def __init__(self, answers: Iterable[str]) -> None:
         shown = (answer.strip()[:_MAX_ANSWER] for answer in answers)
-        self.answers = list(dict.fromkeys(answer for answer in shown if answer))
-        self.equal = equal
         self.forms: list[_Form] = []
         self.raw: set[str] = set()
         self.entries: list[_Form] = []
-        for answer in self.answers:
+        for answer in dict.fromkeys(answer for answer in shown if answer):
             raw = _Squeezed(answer, _BLANK + "${}").text
             self.raw |= {raw, raw.lstrip("-")}
             plain = View(answer).plain
@@ -363,7 +359,7 @@ class AnswerGuard:
                 self.entries = _entries(_NAME.sub("", plain))
 
     def first_leak(self, text: str) -> int | None:
-        """Offset at which `text` begins to show an answer by the built-in rules, or None."""
+        """Offset at which `text` begins to show an answer, or None."""
         seen = _Seen(text)
         found = [hit for form in self.forms for hit in (*form.hits(seen), *form.brushes(seen))]
         for needle in self.raw:
@@ -375,56 +371,9 @@ class AnswerGuard:
             found.append(max(places))  # the entry that completes the tuple
         return min(found, default=None)
 
-    def leak(self, text: str) -> int | None:
-        """`first_leak`, and where that is silent the verifier's."""
-        found = self.first_leak(text)
-        return self.verified_leak(text) if found is None else found
-
     def shown_entries(self, text: str) -> frozenset[int]:
         """Which entries of a tuple-like answer `text` shows."""
         if not self.entries:
             return frozenset()
         seen = _Seen(text)
         return frozenset(i for i, entry in enumerate(self.entries) if [*entry.hits(seen)])
-
-    def verified_leak(self, text: str) -> int | None:
-        """Offset of the first expression that `equal` accepts; 0 when it cannot tell."""
-        if self.equal is None:
-            return None
-        pieces = list(expressions(text))
-        if len(pieces) > _MAX_EXPRESSIONS:
-            return 0
-        try:
-            return next((at for at, piece in pieces if self.equal(piece, self.answers[0])), None)
-        except Exception:  # whatever a foreign verifier chokes on is not known to be safe
-            return 0
-
-
-_MAX_EXPRESSIONS = 120
-_EDGE = re.compile(
-    r"\$+|\\[()\[\]]|\\\\|[&=<>;:\u2248\u2264\u2265]"
-    r"|\\(?:leq?|geq?|approx|equiv|implies|Rightarrow|quad|to)(?![A-Za-z])"
-)
-_PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}\s+[A-Za-z]{2,}")
-_ARITHMETIC = frozenset("0123456789 .,+*/^()-")
-
-
-def expressions(text: str) -> Iterator[tuple[int, str]]:
-    """Candidate answers inside a fragment: its numbers and the sides of its equations.
-
-    Sums left unevaluated (48+24) are not offered: they are the step a hint is meant to show.
-    """
-    seen = View(text)
-    for start, end, _ in numbers(seen.plain):
-        yield seen.source(start), seen.plain[start:end]
-    cuts = [0, *(i for match in _EDGE.finditer(text) for i in match.span()), len(text)]
-    for start, stop in zip(cuts[::2], cuts[1::2], strict=True):
-        side = text[start:stop].strip(" .,")
-        pieces = [side, *side.split(", ")] if ", " in side else [side]
-        for piece in pieces:
-            words = piece.split()
-            for candidate in {words[0], words[-1]} if _PROSE.search(piece) else [piece]:
-                bare = View(candidate).plain.strip(" -")
-                unevaluated = set(bare) <= _ARITHMETIC and set(bare) & set("+*-")
-                if bare and not unevaluated:
-                    yield max(start, text.find(candidate, start)), candidate

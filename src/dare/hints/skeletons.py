@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dare.errors import require
-from dare.hints.answer_guard import AnswerGuard, Equal
+from dare.hints.answer_guard import AnswerGuard
 
 MIN_CHARS = 14
 MAX_CHARS = 280
@@ -20,23 +20,17 @@ _FILLER = 2.5  # plain words that score less are talk: better than nothing, not 
 _MAX_PIECES = 120  # the best of a long text; bounds the work on hostile input
 
 
-def skeleton(
-    solution: str, answer: str, *, limit: int = 3, equal: Equal | None = None
-) -> list[str]:
-    """At most `limit` fragments of `solution`, in order, none of which shows `answer`.
-
-    `equal(candidate, answer)` is an optional verifier asked about the expressions of a fragment on
-    top of the built-in rules; a fragment on which it raises is not used.
-    """
+def skeleton(solution: str, answer: str, *, limit: int = 3) -> list[str]:
+    """At most `limit` fragments of `solution`, in order, none of which shows `answer`."""
     for name, text in (("solution", solution), ("answer", answer)):
         readable = isinstance(text, str) and text.strip()
         require(readable, name, text, "pass a non-empty string, or skip this prompt")
     require(limit >= 1, "limit", limit, "ask for at least 1 fragment")
-    guard = AnswerGuard([answer, *_stated_answers(solution)], equal=equal)
+    guard = AnswerGuard([answer, *_stated_answers(solution)])
     pieces = sorted(enumerate(split(solution)), key=lambda item: -_score(item[1]))
     found: dict[str, tuple[float, int]] = {}
     for place, piece in pieces[:_MAX_PIECES]:
-        if text := _silenced(piece, guard.leak):
+        if text := _silenced(piece, guard.first_leak):
             found.setdefault(text, (_score(text) - (text != piece), place))
         if len(found) == 4 * limit:  # later pieces score less even before they are cut
             break

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from dare.curriculum.arrays import Array, compact
+from dare.evaluation.calibration import calibration, near_half
 from dare.evaluation.intervals import Interval, student, t_quantile
 from dare.study.estimators import ESTIMATORS
-from dare.study.metrics import calibration, near_half
 
 TAUS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
 

@@ -21,7 +21,7 @@ from dare.study.methods import default_devices
 from dare.study.runner import StudyProgress, run_jobs
 from dare.study.single import made_to_measure
 from dare.table import Table, print_tables
-from dare.teacher_file import load_head
+from dare.teacher.file import load_head
 from dare.training.progress import RichProgress
 from dare.training.recipe import curriculum_of
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from transformers import TrainerCallback
 
-from dare.config import CurriculumConfig
+from dare.config import CurriculumConfig, nest
+from dare.config.nested import merge
 from dare.curriculum.arrays import Array, compact, keyed_rng
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.coldstart import check_embeddings, choose_references
@@ -18,15 +19,16 @@ from dare.curriculum.estimators import Estimator, estimator_class
 from dare.curriculum.estimators.baselines import (
     EntropyEstimator,
     JudgeEstimator,
+    Teacher,
     TeacherEstimator,
 )
 from dare.curriculum.estimators.paper import effective_sample_size, snis_difficulty, weights
 from dare.curriculum.rollouts import Outcome
-from dare.curriculum.teacher_head import TeacherHead
 from dare.errors import InvalidInput, require, suggest
 from dare.study.shadows import Shadows
 from dare.study.single import fresh_rollouts
 from dare.study.watchers import WATCHING, Cost
+from dare.teacher.head import TeacherHead
 
 if TYPE_CHECKING:
     from dare.training.trainer import DareTrainer
@@ -43,7 +45,7 @@ class Asked:
     """Measures each at a chosen step; its tokens count under its own name, never in the run."""
 
     def __init__(
-        self, trainer: DareTrainer, embeddings: Array | None, teacher: TeacherHead | None = None
+        self, trainer: DareTrainer, embeddings: Array | None, teacher: Teacher | None = None
     ) -> None:
         self._trainer, self._embeddings, self._teacher = trainer, embeddings, teacher
         self.costs: dict[str, Cost] = {}
@@ -126,7 +128,8 @@ class Measurement:
         for name, changes in self.variants.items():
             fix = "is the name of an estimator; choose another"
             require(name not in ESTIMATORS, "--variant", name, fix)
-            CurriculumConfig().replace(changes)  # an unknown setting is told before anything runs
+            # An unknown setting is told before anything runs; what acts depends on the run.
+            CurriculumConfig.from_dict(merge(CurriculumConfig().to_dict(), nest(changes)))
 
 
 def choose_prompts(seen_P: Array, count: int, rng: np.random.Generator) -> Array:

@@ -11,8 +11,8 @@ import numpy as np
 
 from dare.curriculum.arrays import Array
 from dare.errors import InvalidInput, require
+from dare.teacher.file import PROBES
 from dare.teacher.rates import text_of
-from dare.teacher_file import PROBES
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from dare.curriculum.arrays import Array
-from dare.curriculum.teacher_fit import (
+from dare.evaluation.calibration import calibration
+from dare.teacher.fit import (
+    FitSettings,
     bce,
     choose_anchors,
     fit_head,
@@ -17,39 +19,8 @@ from dare.curriculum.teacher_fit import (
     hold_out,
     predict_rows,
 )
-from dare.curriculum.teacher_head import TeacherHead
-from dare.errors import InvalidInput, require
-from dare.study.metrics import calibration
+from dare.teacher.head import TeacherHead
 from dare.teacher.recalibrate import Line, best_line, expected_error, recalibrated
-
-
-@dataclass(frozen=True)
-class FitSettings:
-    """How a head is built and trained."""
-
-    steps: int = 1500
-    references: int = 256
-    hidden: int = 128
-    batch: int = 256
-    lr: float = 3e-3
-    weight_decay: float = 1.0
-    dropout: float = 0.0
-    tau: float = 1.0
-    held_out: float = 0.1
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "references", "batch"):
-            value = getattr(self, name)
-            require(value >= 1, f"--{name}", value, "needs at least 1")
-        require(self.hidden >= 2, "--hidden", self.hidden, "needs at least 2")
-        require(0 < self.lr < float("inf"), "--lr", self.lr, "must be positive")
-        decay = self.weight_decay
-        require(0 <= decay < float("inf"), "--weight-decay", decay, "must not be negative")
-        require(0 <= self.dropout < 1, "--dropout", self.dropout, "must be in [0, 1)")
-        require(0 < self.tau < float("inf"), "--tau", self.tau, "must be positive")
-        require(0 < self.held_out < 1, "--held-out", self.held_out, "must be between 0 and 1")
-        require(self.seed >= 0, "--seed", self.seed, "must not be negative")
 
 
 def fit_teacher(
@@ -73,28 +44,7 @@ def fit_teacher(
         TeacherHead.init(rows_PH.shape[1], settings.hidden, settings.seed, settings.tau)
         for _ in range(2)
     )
-    try:
-        fit = fit_head(
-            head,
-            rows_PH[rest],
-            rate_P[rest],
-            steps=settings.steps,
-            batch=settings.batch,
-            references=settings.references,
-            lr=settings.lr,
-            weight_decay=settings.weight_decay,
-            dropout=settings.dropout,
-            seed=settings.seed,
-            groups=group_P[rest],
-            validation=settings.held_out,
-            progress=progress,
-        )
-    except InvalidInput:
-        raise
-    except ValueError as error:  # the head's own words name the setting: "references=256: ..."
-        name, _, fix = str(error).partition(": ")
-        field, _, value = name.partition("=")
-        raise InvalidInput(f"--{field.replace('_', '-')}", value, fix) from None
+    fit = fit_head(head, rows_PH[rest], rate_P[rest], settings, group_P[rest], progress)
     anchors = choose_anchors(group_P, ~held_P, settings.references, rng)
     figures = evaluate(head, untrained, rows_PH, rate_P, trials_P, group_P, held_P, anchors)
     about = {

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dare.curriculum.arrays import Array
-from dare.study.metrics import calibration
+from dare.evaluation.calibration import calibration
 
 
 class Line(NamedTuple):

@@ -14,12 +14,12 @@ from dare.curriculum.arrays import Array
 from dare.curriculum.estimators import estimator_class
 from dare.curriculum.estimators.base import Measured
 from dare.curriculum.estimators.baselines import INSTRUCTION, Replies
-from dare.curriculum.teacher_head import TeacherHead
 from dare.hints import hint
 from dare.policy.batching import IntArray
 from dare.policy.generate import GenerationRequest
 from dare.policy.sampling import Sampling
-from dare.teacher_file import PROBES, load_head
+from dare.teacher.file import PROBES, load_head
+from dare.teacher.head import TeacherHead
 from dare.training.collect import Collector
 from dare.training.company import packed, unpacked
 

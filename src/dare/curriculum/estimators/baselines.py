@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,22 +13,22 @@ from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.coldstart import check_embeddings, choose_references
 from dare.curriculum.estimators.base import Estimator, Measure, candidates, measured
 from dare.curriculum.rollouts import Outcome
-from dare.curriculum.teacher_head import TeacherHead
 from dare.errors import require
 
 
-class UniformEstimator(Estimator):
+class Baseline(Estimator):
+    """None of these reads log-probs, and unseen prompts have a rule of their own."""
+
+    scores = "none"
+    uses_prior = False
+
+
+class UniformEstimator(Baseline):
     """Difficulty 0.5 for every prompt, whatever happens (METHOD 9, random)."""
 
-    scores = "none"
-    uses_prior = False
 
-
-class PreviousEstimator(Estimator):
+class PreviousEstimator(Baseline):
     """SNIS with every weight 1: drift is ignored; 0.5 when unseen (METHOD 9)."""
-
-    scores = "none"
-    uses_prior = False
 
     def __init__(self, count: int, buffer: RolloutBuffer) -> None:
         super().__init__(count)
@@ -45,14 +45,11 @@ class PreviousEstimator(Estimator):
         self._arrays["difficulty"][prompts] = rate
 
 
-class PosteriorEstimator(Estimator):
+class PosteriorEstimator(Baseline):
     """Beta(1, 1) prior; at each visit with s successes in k rollouts (METHOD 9)
 
     alpha <- discount alpha + (1 - discount) + s,   beta <- discount beta + (1 - discount) + k - s.
     """
-
-    scores = "none"
-    uses_prior = False
 
     def __init__(self, count: int, discount: float) -> None:
         super().__init__(count)
@@ -82,16 +79,13 @@ class PosteriorEstimator(Estimator):
         return counted
 
 
-class CurrentEstimator(Estimator):
+class CurrentEstimator(Baseline):
     """Rolls prompts out with the policy as it is until enough fall into [low, high].
 
     Each `probe` names prompts not yet tried in this step; after `max_probes` of them the step
     goes on with what qualified, so that a data set without medium prompts cannot hang a run.
     Subclasses say otherwise which groups qualify, how many prompts a probe has and which ones.
     """
-
-    scores = "none"
-    uses_prior = False
 
     def __init__(self, count: int, low: float, high: float, wanted: int, max_probes: int) -> None:
         super().__init__(count)
@@ -140,14 +134,11 @@ class CurrentEstimator(Estimator):
         self._arrays["measured_step"][rows] = outcome.step
 
 
-class EntropyEstimator(Estimator):
+class EntropyEstimator(Baseline):
     """`measure(rows)` generates one prefix a prompt (64 tokens, T = 0.6) and answers with the mean
     token entropy of each. The selector sees the entropy itself, softmax(H / tau); as a failure
     rate it is read on the scale from the lowest to the highest entropy measured (METHOD 9).
     """
-
-    scores = "none"
-    uses_prior = False
 
     needs = frozenset({"entropy"})
     generates = True
@@ -205,14 +196,11 @@ def parse_probability(text: str) -> float | None:
     return None
 
 
-class JudgeEstimator(Estimator):
+class JudgeEstimator(Baseline):
     """`ask(rows)` puts INSTRUCTION before each prompt and samples up to 32 tokens at T = 0.3.
 
     difficulty = 1 - the first number in [0, 1] of the reply, 0.5 where there is none (METHOD 9).
     """
-
-    scores = "none"
-    uses_prior = False
 
     needs = frozenset({"ask"})
     generates = True
@@ -239,18 +227,25 @@ class JudgeEstimator(Estimator):
         return {"judge_unparsed": float(self._scalars["unparsed"])}
 
 
-class TeacherEstimator(Estimator):
+class Teacher(Protocol):
+    """Predicts the success of prompts from that of references, all by their embeddings."""
+
+    def predict(self, queries_PH: Array, references_NH: Array, success_N: Array) -> Array:
+        """One success rate a query."""
+
+    def digest(self) -> str:
+        """What tells it from another one."""
+
+
+class TeacherEstimator(Baseline):
     """Every step a fresh reference set is rolled out; all other prompts are predicted (METHOD 9).
 
     References keep their measured failure rate, which is closer than the head's word on them.
     """
 
-    scores = "none"
-    uses_prior = False
-
     needs = frozenset({"embeddings", "teacher"})
 
-    def __init__(self, count: int, head: TeacherHead, embeddings: Any, references: int) -> None:
+    def __init__(self, count: int, head: Teacher, embeddings: Any, references: int) -> None:
         super().__init__(count)
         self._head = head
         self._embeddings = check_embeddings(embeddings, count)

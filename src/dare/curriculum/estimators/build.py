@@ -18,14 +18,14 @@ from dare.curriculum.estimators.baselines import (
     PosteriorEstimator,
     PreviousEstimator,
     Replies,
+    Teacher,
     TeacherEstimator,
     UniformEstimator,
 )
 from dare.curriculum.estimators.dare import LiveEstimator
 from dare.curriculum.estimators.dynamic import DynamicEstimator, GresoEstimator
 from dare.curriculum.estimators.paper import PaperEstimator
-from dare.curriculum.teacher_head import TeacherHead
-from dare.errors import InvalidInput
+from dare.errors import require
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Services:
     ask(rows)       the policy's replies to the judge's question
     decode(tokens)  text of a buffered response, for hints
     hint(text, answer, prompt)  what may be shown of it: `dare.hints.hint`
-    teacher         a trained TeacherHead
+    teacher         predicts success from that of references: `dare.teacher.head.TeacherHead`
     embeddings      one row a prompt (cold start, teacher)
     solutions(rows) `solution_statistics` of each reference solution, NaN where there is none
     states(rows)    the policy's state on each prompt, a row each
@@ -47,7 +47,7 @@ class Services:
     ask: Callable[[Array], Replies] | None = None
     decode: Callable[[Array], str] | None = None
     hint: Callable[[str, str | None, str], list[str]] | None = None
-    teacher: TeacherHead | None = None
+    teacher: Teacher | None = None
     embeddings: Array | None = None
     solutions: Measure | None = None
     states: Measure | None = None
@@ -72,7 +72,11 @@ _SHIPPED: dict[str, type[Estimator]] = {
 def estimator_class(config: CurriculumConfig) -> type[Estimator]:
     """The class behind `estimator.name`; it says what it needs before anything is built."""
     name = config.estimator.name
-    found: type[Estimator] = _SHIPPED[name] if name in _SHIPPED else _own_class(name)
+    if name in _SHIPPED:
+        return _SHIPPED[name]
+    found = imported("estimator.name", name)
+    own = isinstance(found, type) and issubclass(found, Estimator)
+    require(own, "estimator.name", name, "must be a subclass of dare.curriculum.Estimator")
     return found
 
 
@@ -90,47 +94,32 @@ def build_estimator(
     config: CurriculumConfig, count: int, buffer: RolloutBuffer, services: Services
 ) -> Estimator:
     """The estimator that `estimator.name` names, over `count` prompts."""
-    settings = config.estimator
-    name = settings.name
+    kind: Any = estimator_class(config)
+    settings, name, given = config.estimator, config.estimator.name, services
+    for service in sorted(kind.needs) if name in _SHIPPED and name != "dare" else ():
+        fix = f"pass Services({service}=...): the estimator {name!r} needs it"
+        require(getattr(given, service) is not None, f"services.{service}", None, fix)
     wanted = _groups_of_a_step(config)
-    estimator: Estimator
-    if name == "dare":
-        estimator = LiveEstimator(count, services.states, services.solutions, services.lengths)
-    elif name == "paper":
-        estimator = PaperEstimator(count, buffer, settings)
-    elif name == "previous-fr":
-        estimator = PreviousEstimator(count, buffer)
-    elif name == "posterior":
-        estimator = PosteriorEstimator(count, settings.posterior_discount)
-    elif name == "current-fr":
-        estimator = CurrentEstimator(
-            count, settings.target_low, settings.target_high, wanted, settings.max_probes
-        )
-    elif name == "dynamic":
-        estimator = DynamicEstimator(count, wanted, settings)
-    elif name == "greso":
-        estimator = GresoEstimator(count, wanted, settings)
-    elif name == "entropy":
-        if services.entropy is None:
-            raise _missing(name, "entropy")
-        estimator = EntropyEstimator(count, services.entropy, settings.candidates)
-    elif name == "judge":
-        if services.ask is None:
-            raise _missing(name, "ask")
-        estimator = JudgeEstimator(count, services.ask, settings.candidates)
-    elif name == "teacher":
-        if services.embeddings is None:
-            raise _missing(name, "embeddings")
-        head = services.teacher
-        if head is None:
-            raise _missing(name, "teacher")
-        estimator = TeacherEstimator(count, head, services.embeddings, settings.references)
-    elif name == "uniform":
-        estimator = UniformEstimator(count)
-    else:
-        found = _own_class(name)
-        plain = found.__init__ is Estimator.__init__  # without a constructor of its own
-        estimator = found(count) if plain else found(count, buffer, config)
+    arguments: dict[str, Callable[[], tuple[Any, ...]]] = {
+        "dare": lambda: (given.states, given.solutions, given.lengths),
+        "paper": lambda: (buffer, settings),
+        "previous-fr": lambda: (buffer,),
+        "posterior": lambda: (settings.posterior_discount,),
+        "current-fr": lambda: (
+            *(settings.target_low, settings.target_high),
+            *(wanted, settings.max_probes),
+        ),
+        "dynamic": lambda: (wanted, settings),
+        "greso": lambda: (wanted, settings),
+        "entropy": lambda: (given.entropy, settings.candidates),
+        "judge": lambda: (given.ask, settings.candidates),
+        "teacher": lambda: (given.teacher, given.embeddings, settings.references),
+        "uniform": lambda: (),
+    }
+    # One of your own: the buffer and all settings, where it has a constructor for them.
+    plain = kind.__init__ is Estimator.__init__
+    own = arguments.get(name, lambda: () if plain else (buffer, config))
+    estimator: Estimator = kind(count, *own())
     estimator.probe_group = config.medium.group_size
     return estimator
 
@@ -139,18 +128,3 @@ def _groups_of_a_step(config: CurriculumConfig) -> int:
     """Medium groups that fill a step, for estimators whose probes are trained on."""
     fit = max(1, config.rollout_budget // config.medium.group_size)
     return min(fit, config.prompts_per_step or fit)
-
-
-def _own_class(name: str) -> Any:
-    """The class behind `module:Class`."""
-    found = imported("estimator.name", name)
-    if not (isinstance(found, type) and issubclass(found, Estimator)):
-        raise InvalidInput(
-            "estimator.name", name, "must be a subclass of dare.curriculum.Estimator"
-        )
-    return found
-
-
-def _missing(name: str, service: str) -> InvalidInput:
-    fix = f"pass Services({service}=...): the estimator {name!r} needs it"
-    return InvalidInput(f"services.{service}", None, fix)

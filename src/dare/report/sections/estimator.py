@@ -8,6 +8,7 @@ import numpy as np
 
 from dare.curriculum.arrays import Array
 from dare.curriculum.tiers import Tier
+from dare.evaluation.calibration import calibration
 from dare.report.blocks import (
     Block,
     Trace,
@@ -23,7 +24,6 @@ from dare.report.blocks import (
     thinned,
 )
 from dare.runs.reader import RunData, number, values
-from dare.study.metrics import calibration
 
 _LEAST = 20
 _COLUMNS = 200

@@ -17,9 +17,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from dare.curriculum.teacher_head import Array, TeacherHead
+from dare.curriculum.arrays import Array
 from dare.errors import InvalidInput, require
 from dare.runs.files import write_whole
+from dare.teacher.head import TeacherHead
 
 FORMAT = "dare-teacher-1"
 PROBES = ("3+4*2=", "What is 7 + 5? Explain.", "Let x^2 = 49 with x < 0. Find x.")
@@ -65,7 +66,7 @@ class SavedHead:
 def save_head(saved: SavedHead, path: str | Path) -> None:
     """Write the file as a whole or not at all."""
     target = Path(path)
-    arrays = {k: np.ascontiguousarray(v) for k, v in saved.head.params.items()}
+    arrays = saved.head.arrays()
     if saved.probes is not None:
         arrays["probes"] = np.ascontiguousarray(saved.probes, dtype=np.float32)
     meta = {
@@ -93,9 +94,7 @@ def load_head(path: str | Path, name: str = "estimator.teacher") -> SavedHead:
     require(meta.get("format") == FORMAT, name, str(path), fix)
     probes = arrays.pop("probes", None)
     try:
-        dim, hidden = arrays["query.w1"].shape
-        head = TeacherHead.init(dim, hidden)
-        head.load_state_dict({**arrays, "tau": np.array(float(meta["tau"]))})
+        head = TeacherHead.of(arrays, float(meta["tau"]))
         about = json.loads(meta["about"])
     except (KeyError, ValueError) as error:
         raise InvalidInput(name, str(path), f"is damaged: {error}") from None

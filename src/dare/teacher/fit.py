@@ -6,6 +6,7 @@ it would attend to its own label. The parameters with the lowest validation erro
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Callable
@@ -14,12 +15,48 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch.optim.lr_scheduler import LambdaLR
 
-from dare.curriculum.teacher_head import Array, TeacherHead, check_success, ensure
+from dare.curriculum.arrays import Array
+from dare.errors import require
+from dare.teacher.head import TeacherHead, check_success
 
 Bools = npt.NDArray[np.bool_]
 _EVAL_ROWS = 4096  # rows scored per side and FitPoint, so that scoring stays cheaper than fitting
 _POINTS = 20
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """How a head is built and trained."""
+
+    steps: int = 1500
+    references: int = 256
+    hidden: int = 128
+    batch: int = 256
+    lr: float = 3e-3
+    weight_decay: float = 1.0
+    dropout: float = 0.0
+    """Share of each embedding that a step does not see."""
+    tau: float = 1.0
+    held_out: float = 0.1
+    """Share of the prompts that decides which parameters are kept."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "references", "batch"):
+            value = getattr(self, name)
+            require(value >= 1, f"--{name}", value, "needs at least 1")
+        require(self.hidden >= 2, "--hidden", self.hidden, "needs at least 2")
+        fix = "must be positive and fit the head's precision"
+        require(0 < self.lr < 1e30, "--lr", self.lr, fix)
+        decay = self.weight_decay
+        require(0 <= decay < float("inf"), "--weight-decay", decay, "must not be negative")
+        require(0 <= self.dropout < 1, "--dropout", self.dropout, "must be in [0, 1)")
+        require(0 < self.tau < float("inf"), "--tau", self.tau, "must be positive")
+        require(0 < self.held_out < 1, "--held-out", self.held_out, "must be between 0 and 1")
+        require(self.seed >= 0, "--seed", self.seed, "must not be negative")
 
 
 @dataclass(frozen=True)
@@ -50,37 +87,22 @@ def fit_head(
     head: TeacherHead,
     embeddings_PH: Array,
     success_P: npt.ArrayLike,
-    *,
-    steps: int,
-    batch: int = 256,
-    references: int = 256,
-    lr: float = 1e-3,
-    weight_decay: float = 0.0,
-    dropout: float = 0.0,
-    seed: int = 0,
+    settings: FitSettings,
     groups: npt.ArrayLike | None = None,
-    validation: float = 0.1,
     progress: Callable[[int, float], Any] | None = None,
 ) -> Fit:
     """Train with AdamW (linear warm-up and decay, as in DOTS) and keep the best parameters.
 
     `groups` labels the policy snapshot of each row. Rows with equal embeddings are one prompt and
     stay on one side of the validation split, or a prompt seen under one snapshot would leak into
-    another. `dropout` is the share of each embedding that a step does not see. `progress` hears the
-    step and its loss.
+    another. `progress` hears the step and its loss.
     """
-    for name, count in (("steps", steps), ("batch", batch), ("references", references)):
-        ensure(count >= 1, f"{name}={count}: use at least 1")
-    ensure(0 < lr < math.inf, f"lr={lr}: use a finite rate above 0")
-    fix = "use a finite decay of at least 0"
-    ensure(0 <= weight_decay < math.inf, f"weight_decay={weight_decay}: {fix}")
-    ensure(0 <= dropout < 1, f"dropout={dropout}: use a share of at least 0 and below 1")
-    ensure(0 < validation < 1, f"validation={validation}: use a share between 0 and 1")
+    steps, references = settings.steps, settings.references
     rows = head.check_embeddings("embeddings_PH", embeddings_PH)
     success = check_success("success_P", success_P, len(rows))
     group_P = group_index(groups, len(rows))
-    setup = np.random.default_rng([seed, 0])  # its own stream: scoring cannot shift training
-    kept_P = hold_out(rows, validation, setup)
+    setup = np.random.default_rng([settings.seed, 0])  # its own: scoring cannot shift training
+    kept_P = hold_out(rows, settings.held_out, setup)
     anchors = choose_anchors(group_P, ~kept_P, references, setup)
     free_P = ~kept_P
     free_P[np.concatenate(anchors)] = False  # a reference would be scored against itself
@@ -94,36 +116,49 @@ def fit_head(
         return FitPoint(step, *errors)
 
     pools = [np.flatnonzero((group_P == g) & ~kept_P) for g in range(len(anchors))]
-    history, rng, train_P = [score(0)], np.random.default_rng([seed, 1]), np.concatenate(pools)
-    best, kept = history[0], head.state_dict()
-    adam, noise = AdamW(head, weight_decay), np.random.default_rng([seed, 2])
+    history, train_P = [score(0)], np.concatenate(pools)
+    best, kept = history[0], copy.deepcopy(head.state_dict())
+    rng, noise = (np.random.default_rng([settings.seed, stream]) for stream in (1, 2))
+    adam = optimiser(head, settings)
     warmup = max(1, min(100, steps // 10))
+    decay = steps - warmup + 1
+    rate = LambdaLR(adam, lambda done: min((done + 1) / warmup, (steps - done) / decay))
     for step in range(1, steps + 1):
         pool = pools[group_P[rng.choice(train_P)]]  # a group's chance is its share of rows
-        drawn = rng.choice(pool, min(len(pool), references + batch), replace=False)
+        drawn = rng.choice(pool, min(len(pool), references + settings.batch), replace=False)
         ref, query = drawn[:references], drawn[references:]
-        near, asked = (_thinned(rows[part], dropout, noise) for part in (ref, query))
-        rate = lr * min(step / warmup, (steps - step + 1) / (steps - warmup + 1))
-        with np.errstate(over="ignore", invalid="ignore"):  # a loss that is no number tells it all
-            loss, grads = head.loss_and_grad(asked, success[query], near, success[ref])
-            ensure(math.isfinite(loss), f"lr={lr}: loss became {loss} at step {step}; lower lr")
-            adam.step(grads, rate)
+        near, asked = (_thinned(rows[part], settings.dropout, noise) for part in (ref, query))
+        loss = head.loss(asked, success[query], near, success[ref])
+        fix = f"the loss became {loss.item()} at step {step}; lower it"
+        require(math.isfinite(loss.item()), "--lr", settings.lr, fix)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        rate.step()
         if progress is not None:
-            progress(step, loss)
+            progress(step, loss.item())
         if step % max(1, steps // _POINTS) == 0 or step == steps:
-            with np.errstate(over="ignore", invalid="ignore"):
-                history.append(score(step))
+            history.append(score(step))
             if history[-1].validation_bce < best.validation_bce:
-                best, kept = history[-1], head.state_dict()
+                best, kept = history[-1], copy.deepcopy(head.state_dict())
     head.load_state_dict(kept)
     return Fit(history, best.step)
+
+
+def optimiser(head: TeacherHead, settings: FitSettings) -> torch.optim.AdamW:
+    """AdamW under which only matrices decay."""
+    groups = [
+        {"params": [p for p in head.parameters() if (p.ndim == 2) is matrix], "weight_decay": decay}
+        for matrix, decay in ((True, settings.weight_decay), (False, 0.0))
+    ]
+    return torch.optim.AdamW(groups, lr=settings.lr)
 
 
 def group_index(groups: npt.ArrayLike | None, count: int) -> npt.NDArray[np.int64]:
     """The label of each row as a number from 0; all one group where there are no labels."""
     labels = np.zeros(count, np.int64) if groups is None else np.asarray(groups)
     fix = f"pass one label per row, shape {(count,)}"
-    ensure(labels.shape == (count,), f"groups has shape {labels.shape}: {fix}")
+    require(labels.shape == (count,), "groups has shape", labels.shape, fix)
     return np.asarray(np.unique(labels, return_inverse=True)[1], dtype=np.int64)
 
 
@@ -142,7 +177,7 @@ def choose_anchors(
     pools = [np.flatnonzero((group_P == g) & usable_P) for g in range(int(group_P.max()) + 1)]
     short = min(len(pool) for pool in pools)
     fix = f"lower it below {short}, the training rows of the smallest group, or merge groups"
-    ensure(references < short, f"references={references}: {fix}")
+    require(references < short, "--references", references, fix)
     return [rng.choice(pool, references, replace=False) for pool in pools]
 
 
@@ -173,23 +208,3 @@ def bce(predicted: Array, success: Array) -> float:
 def _thinned(rows: Array, share: float, rng: np.random.Generator) -> Array:
     """The rows with a random share of their numbers set to 0; LayerNorm sees to the scale."""
     return rows * (rng.random(rows.shape) >= share) if share else rows
-
-
-class AdamW:
-    """AdamW with the usual constants, on the head's own arrays; only matrices decay."""
-
-    def __init__(self, head: TeacherHead, decay: float) -> None:
-        self._params, self._count, self._decay = head.params, 0, decay
-        self._first = {k: np.zeros_like(v) for k, v in head.params.items()}
-        self._second = {k: np.zeros_like(v) for k, v in head.params.items()}
-
-    def step(self, grads: dict[str, Array], rate: float) -> None:
-        """One update in place."""
-        self._count += 1
-        for k, grad in grads.items():
-            self._first[k] += 0.1 * (grad - self._first[k])
-            self._second[k] += 0.001 * (grad * grad - self._second[k])
-            if grad.ndim == 2:
-                self._params[k] -= rate * self._decay * self._params[k]
-            spread = np.sqrt(self._second[k] / (1 - 0.999**self._count)) + 1e-8
-            self._params[k] -= rate / (1 - 0.9**self._count) * self._first[k] / spread
