@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+import functools
 import glob
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from dare.data.json_rows import json_rows, open_bytes
 from dare.data.row import Row, rename
@@ -79,6 +83,14 @@ def files_of(source: str | Path) -> list[Path]:
     if not found:
         raise InvalidInput("data", str(source), "there is no such file")
     return found
+
+
+@functools.cache
+def shipped_benchmarks() -> dict[str, dict[str, Any]]:
+    """benchmarks.yaml: every benchmark that is known here, to evaluate on or to keep out."""
+    text = resources.files("dare.data").joinpath("benchmarks.yaml").read_text("utf-8")
+    values: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    return values
 
 
 def _name(source: object) -> str:

@@ -5,17 +5,16 @@ A YAML file of one's own may hold anything: what cannot be is named.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
 from dare.config.nested import arguments
+from dare.data.load import read_rows, shipped_benchmarks
 from dare.errors import InvalidInput, require, suggest
 from dare.runs.files import load_yaml
 from dare.templates import load_template
@@ -25,7 +24,7 @@ ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One entry of benchmarks.yaml, which says what each field means."""
+    """One entry of data/benchmarks.yaml, which says what each field means."""
 
     name: str
     parts: list[dict[str, Any]]
@@ -48,13 +47,13 @@ class Benchmark:
 
 def benchmark_names() -> list[str]:
     """Names of the shipped benchmarks, in the order of the file."""
-    return list(_shipped())
+    return list(shipped_benchmarks())
 
 
 def benchmark(name: str) -> Benchmark:
     """A shipped benchmark by name, or one of your own from a YAML file of the same form."""
-    if name in _shipped():
-        return _built(name, _shipped()[name])
+    if name in shipped_benchmarks():
+        return _built(name, shipped_benchmarks()[name])
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
@@ -87,8 +86,6 @@ def raw_rows(
     item: Benchmark, data_dir: Path | None
 ) -> Generator[tuple[dict[str, Any], str | None]]:
     """Rows as they are, each with the subject that its part gives to all of its rows."""
-    from dare.data.load import read_rows
-
     for part in item.parts:
         subject = part.get("subject")
         if "tasks" in part:
@@ -109,8 +106,6 @@ def raw_rows(
 
 
 def _from_hub(item: Benchmark, part: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    from dare.data.load import read_rows
-
     try:
         yield from read_rows(part["hub"])
     except InvalidInput as error:
@@ -131,8 +126,6 @@ def _file(item: Benchmark, part: Mapping[str, Any], stem: str, folder: Path) -> 
 
 
 def _joined(rows: Iterator[dict[str, Any]], path: Path) -> Iterator[dict[str, Any]]:
-    from dare.data.load import read_rows
-
     more = {str(row.get("id")): row for row in read_rows(path)}
     for row in rows:
         found = more.get(str(row.get("id")))
@@ -143,13 +136,6 @@ def _joined(rows: Iterator[dict[str, Any]], path: Path) -> Iterator[dict[str, An
 
 def _kept(row: Mapping[str, Any], keep: Mapping[str, str]) -> bool:
     return all(re.search(str(wanted), str(row.get(name))) for name, wanted in keep.items())
-
-
-@functools.cache
-def _shipped() -> dict[str, dict[str, Any]]:
-    text = resources.files("dare.evaluation").joinpath("benchmarks.yaml").read_text("utf-8")
-    values: dict[str, dict[str, Any]] = yaml.safe_load(text)
-    return values
 
 
 def _built(name: str, values: Any, folder: Path | None = None) -> Benchmark:
@@ -170,6 +156,7 @@ class _Part:
     columns: dict[str, str] = field(default_factory=dict)
     keep: dict[str, Any] = field(default_factory=dict)
     subject: Any = None
+    keep_out: Any = None
 
 
 def check_settings(name: str, values: Any) -> dict[str, Any]:
