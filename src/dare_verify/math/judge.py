@@ -286,7 +286,6 @@ def _bound(item: Shape) -> _Bound | None:
 
 _REALS = re.compile(r"(?:\\text\{ ?)?(?:all )?real(?:s| numbers) ?\}?|\\mathbb ?\{R\}|R", re.I)
 _REALS_BUT = re.compile(r"\\mathbb ?\{R\} ?(?:\\setminus|\\backslash|-) ?\\\{([^,]*)\\\}")
-_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
 _CLOCK = re.compile(r"\d{1,2}:[0-5]\d(?!\d)")
 _OR = re.compile(r"(?<![A-Za-z])or(?![A-Za-z])", re.I)
 _PARENS = ("(", ")")
@@ -364,7 +363,6 @@ def _unordered(item: Shape) -> bool:
 
 
 def _collections(gold: Shape, answer: Shape, decide: Decide) -> Verdict:
-    gold, answer = _reread(gold, answer), _reread(answer, gold)
     if EMPTY in (words_of(gold.text), words_of(answer.text)):
         return words_of(gold.text) == words_of(answer.text)
     if _unordered(gold) and _unordered(answer):
@@ -387,13 +385,6 @@ def _collections(gold: Shape, answer: Shape, decide: Decide) -> Verdict:
 def _one_value(item: Shape) -> bool:
     """A set of one, or the same value in several forms: `1/2 or 0.5`."""
     return len(item.items) == 1 or (item.kind != "union" and bool(_OR.search(item.text)))
-
-
-def _reread(item: Shape, other: Shape) -> Shape:
-    """`100,200` is a number unless what it is compared with is a list."""
-    if item.kind == "leaf" and other.kind in ("list", "seq") and _THOUSANDS.fullmatch(item.key):
-        return shape(item.text.replace(",", " , "))
-    return item
 
 
 def _named_apart(item: Shape) -> bool:
