@@ -84,9 +84,9 @@ def compare(
     import json as encoder
 
     from dare.errors import InvalidInput
+    from dare.evaluation.figures import page_of
     from dare.evaluation.side_by_side import compare as compared
     from dare.evaluation.side_by_side import load_named, tables_of
-    from dare.evaluation.tables import page_of
     from dare.runs.files import write_whole
     from dare.table import print_tables
 
@@ -283,8 +283,7 @@ def _from_model(
     """The policy as a source of responses, and the settings that these depend on."""
     from transformers.utils import logging
 
-    from dare.evaluation.models import locate, open_model
-    from dare.evaluation.sources import Drawing, FromModel, Respondent
+    from dare.evaluation.sources import Drawing, FromModel, Respondent, locate, open_model
     from dare.templates import load_template, template_of
 
     logging.disable_progress_bar()
@@ -322,7 +321,7 @@ def _from_file(
     file = ResponseFile(path, column, label)
     count = None
     if tokenizer is not None:
-        from dare.evaluation.models import counter
+        from dare.evaluation.sources import counter
 
         count = counter(tokenizer)
     settings = {
@@ -358,7 +357,7 @@ def _report_unmatched(names: Sequence[str]) -> None:
 def _present(figures: dict[str, Any], folder: Path, json: bool) -> None:
     import json as encoder
 
-    from dare.evaluation.tables import tables_of
+    from dare.evaluation.figures import tables_of
     from dare.table import print_tables
 
     if json:

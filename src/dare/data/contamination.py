@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dare.data.load import files_of, read_rows, shipped_benchmarks
 from dare.data.normal import key_of, normal_form, simplified, squeezed, words, words_of
-from dare.data.row import lookup, problem_text, where_is
+from dare.data.row import own_id, problem_text, where_is
 from dare.data.schema import to_row
 from dare.errors import InvalidInput, require, suggest
 
@@ -144,9 +144,6 @@ class Decontaminator:
         return value[good], owner[:count][good]
 
 
-_IDS = ("id", "unique_id", "task_id", "question_id")
-
-
 @dataclass
 class EvaluationSets:
     """Problems to keep out of the training data, with where each set came from."""
@@ -227,6 +224,6 @@ def _source(name: str, data_dir: Path | None) -> dict[str, Any] | str | None:
 def _problems(name: str, source: Any) -> Iterator[Problem]:
     for number, raw in enumerate(read_rows(source), start=1):
         row = to_row(raw, name, need_answer=False)
-        own = next((lookup(raw, key) for key in _IDS if lookup(raw, key) is not None), None)
+        own = own_id(raw)
         where = where_is(raw) if own is None else own
         yield Problem(name, str(where or number), problem_text(row["prompt"]))

@@ -125,7 +125,7 @@ def _addresses(pattern: str) -> list[str]:
         found = sorted(map(str, system.glob(path))) if "*" in path else [path]
         return [str(system.unstrip_protocol(name)) for name in found]
     except Exception as error:  # each kind of address fails in its own way
-        raise InvalidInput("data", pattern, f"cannot be reached ({_first_line(error)})") from error
+        raise InvalidInput("data", pattern, f"cannot be reached ({first_line(error)})") from error
 
 
 def _kind(path: Path) -> str | None:
@@ -146,7 +146,7 @@ def _file(path: Path | str) -> Iterator[Row]:
     except FileNotFoundError:
         raise InvalidInput("data", str(path), "there is no such file") from None
     except Exception as error:  # a file that cannot be opened, here or at its address
-        raise InvalidInput("data", str(path), _first_line(error)) from error
+        raise InvalidInput("data", str(path), first_line(error)) from error
 
 
 def _parquet(path: Path | str) -> Iterator[Row]:
@@ -162,7 +162,7 @@ def _parquet(path: Path | str) -> Iterator[Row]:
                     yield Row(values, str(path), number)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         fix = f"is no readable Parquet file after row {number}"
-        raise InvalidInput("data", str(path), f"{fix}: {_first_line(error)}") from None
+        raise InvalidInput("data", str(path), f"{fix}: {first_line(error)}") from None
 
 
 def _csv(path: Path | str) -> Iterator[Row]:
@@ -203,8 +203,9 @@ def _hub(name: str, split: str, options: Mapping[str, Any]) -> Iterator[Row]:
             yield Row(values, name, number)
     except Exception as error:  # whatever went wrong on the way, the user needs its first line
         fix = f"the hub gave no row after row {number} ({type(error).__name__}: "
-        raise InvalidInput("data", name, f"{fix}{_first_line(error)})") from error
+        raise InvalidInput("data", name, f"{fix}{first_line(error)})") from error
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The beginning of what an error says, for a message of one line."""
     return (str(error).strip() or type(error).__name__).partition("\n")[0][:200]
