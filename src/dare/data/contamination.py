@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dare.data.load import files_of, read_rows, shipped_benchmarks
-from dare.data.normal import key_of, normal_form, simplified, squeezed, words, words_of
+from dare.data.repeats import key_of, normal_form, simplified, squeezed, words, words_of
 from dare.data.row import own_id, problem_text, where_is
 from dare.data.schema import to_row
 from dare.errors import InvalidInput, require, suggest

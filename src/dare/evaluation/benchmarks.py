@@ -18,14 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from dare.config.nested import arguments
 from dare.data.load import read_rows, shipped_benchmarks
 from dare.data.row import own_id, problem_text, where_is
 from dare.data.schema import to_row
 from dare.errors import InvalidInput, require, suggest
-from dare.runs.files import load_yaml
+from dare.runs.files import user_yaml
 from dare.templates import load_template
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")
@@ -65,14 +63,7 @@ def benchmark(name: str) -> Benchmark:
         return _built(name, shipped_benchmarks()[name])
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise InvalidInput("--benchmarks", name, "there is no such file")
-        try:
-            values = load_yaml(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            fix = f"is not YAML: {' '.join(str(error).split())}"
-            raise InvalidInput("--benchmarks", name, fix) from None
-        return _built(path.stem, values, path.parent)
+        return _built(path.stem, user_yaml(path, "--benchmarks"), path.parent)
     fix = f"is no benchmark; {suggest(name, benchmark_names())}"
     raise InvalidInput("--benchmarks", name, fix)
 
