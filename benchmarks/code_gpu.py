@@ -29,8 +29,7 @@ from methods_gpu_runs import Plan, plan_of, run_all, say
 
 from dare.data.contamination import Decontaminator
 from dare.data.contamination import Problem as NamedText
-from dare.evaluation.benchmarks import benchmark
-from dare.evaluation.problems import Problem, load_problems
+from dare.evaluation.benchmarks import Problem, benchmark, load_problems
 from dare.rewards.calling import RewardFunction
 from dare_sandbox import Sandbox, open_sandbox, probe
 from dare_verify.code import make_code_reward

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dare.errors import InvalidInput
-from dare.evaluation.benchmarks import Benchmark, benchmark, benchmark_names
-from dare.evaluation.problems import Problem, load_problems
+from dare.evaluation.benchmarks import Benchmark, Problem, benchmark, benchmark_names, load_problems
 from dare.evaluation.responses import ResponseFile
 from dare.evaluation.run import evaluate, score
 from dare.evaluation.sources import FromFile

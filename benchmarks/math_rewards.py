@@ -5,21 +5,30 @@
 DIR holds the data sets as JSON lines; those that are absent are skipped. Measures: golds that do
 not verify against themselves, agreement with the labels of two sets of rollouts, items a second,
 and by how much a batch of 1,000 is delayed by 16 pathological answers, and by 16 that a worker
-never finishes. Ends with one JSON line.
+never finishes; then the same pairs judged by math-verify alone and by TRL's `accuracy_reward`,
+each in a process that can be killed. Ends with one JSON line.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import importlib.util
 import json
+import logging
+import multiprocessing
+import resource
 import statistics
 import time
+from collections import Counter
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from dare.rewards.builtin import gsm8k_answer
 from dare_verify.math import MathVerifier, default
+from dare_verify.math.extract import gold_answer
 
 GOLDS = (
     "gsm8k/train", "gsm8k/test", "math500/test", "math/train", "math/test", "minerva_math/test",
@@ -203,6 +212,163 @@ def orz(data: Path, name: str, show: bool) -> dict[str, Any]:
     }
 
 
+Pair = tuple[str, str, bool]  # completion, gold, whether it is right
+LIMIT_S = 30.0  # more than the contenders' own limits together: 25 s are TRL's
+MEMORY = 8 << 30
+GOLD_STEP = 40  # of the golds, every fortieth is boxed and judged
+
+
+def _dare(completion: str, gold: str) -> bool | None:
+    return default.verify_batch([completion], [gold])[0]
+
+
+def _math_verify(completion: str, gold: str) -> bool | None:
+    library: Any = importlib.import_module("math_verify")
+    return bool(library.verify(library.parse(f"${gold}$"), library.parse(completion)))
+
+
+def _trl(completion: str, gold: str) -> bool | None:
+    return _trl_bare(completion, f"${gold}$")
+
+
+def _trl_bare(completion: str, gold: str) -> bool | None:
+    library: Any = importlib.import_module("trl.rewards")
+    message = [{"role": "assistant", "content": completion}]
+    found = library.accuracy_reward([message], [gold])[0]
+    return None if found is None else found == 1.0
+
+
+# A gold is handed over in dollar signs, as math-verify asks; `bare` is a data set's as it stands.
+CONTENDERS: dict[str, Callable[[str, str], bool | None]] = {
+    "dare": _dare,
+    "math-verify": _math_verify,
+    "trl": _trl,
+    "trl, bare golds": _trl_bare,
+}
+
+
+def _serve(name: str, pipe: Connection) -> None:
+    """A contender's process: (completion, gold) in, (verdict, seconds) out."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    logging.disable(logging.ERROR)
+    judge = CONTENDERS[name]
+    for gold in ("1", r"2\sqrt{2}", r"\frac{x}{2}"):  # tables that are built on first use
+        judge(rf"\boxed{{{gold}+0}}", gold)
+    pipe.send("ready")
+    while True:
+        completion, gold = pipe.recv()
+        start = time.perf_counter()
+        try:
+            verdict = judge(completion, gold)
+        except Exception:  # out of memory among others: nobody got a verdict
+            verdict = None
+        pipe.send((verdict, time.perf_counter() - start))
+
+
+OUTCOMES: dict[Any, str] = {
+    True: "false_accepts",
+    False: "false_rejects",
+    None: "unscored",
+    "hang": "hangs",
+    "died": "died",
+}
+
+
+def contend(name: str, pairs: list[Pair], show: bool) -> dict[str, Any]:
+    """The verdicts of one contender on pairs whose verdict is known, one pair after another."""
+    context = multiprocessing.get_context("spawn")
+    process: Any = None
+    counts: Counter[str] = Counter()
+    seconds = []
+    for completion, gold, right in pairs:
+        if process is None:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(name, theirs))
+            process.start()
+            theirs.close()
+            ours.recv()
+        try:
+            ours.send((completion, gold))
+            verdict, took = ours.recv() if ours.poll(LIMIT_S) else ("hang", LIMIT_S)
+        except EOFError:
+            verdict, took = "died", 0.0
+        if verdict in ("hang", "died"):
+            process.kill()
+            process.join()
+            process = None
+        seconds.append(took)
+        if verdict is not right:
+            counts[OUTCOMES[verdict]] += 1
+            if show:
+                print(f"    {name}: gold {gold!r:.90} {completion[-90:]!r} verdict {verdict}")
+    if process is not None:
+        process.kill()
+        process.join()
+    return {
+        **{kind: counts[kind] for kind in OUTCOMES.values()},
+        "ms": round(1000 * statistics.mean(seconds), 2),
+        "median_ms": round(1000 * statistics.median(seconds), 2),
+        "slowest_s": round(max(seconds), 2),
+    }
+
+
+def labelled(data: Path) -> dict[str, list[Pair]]:
+    """Pairs whose verdict is known, by where they come from."""
+    found: dict[str, list[Pair]] = {
+        "MATH, 100 x 8 answers": [
+            pair
+            for pair in zip(*math100(data), strict=True)
+            if (pair[1], pair[2]) not in WRONG_LABELS
+        ],
+        "GSM8K, 4 x 1,319 answers": [
+            (
+                rf"The answer is $\boxed{{{gsm8k_answer(text) or ''}}}$.",
+                gold_answer(gold) or "",
+                right,
+            )
+            for text, gold, right in zip(*gsm8k(data), strict=True)
+        ],
+    }
+    # Right by the authors' strict checker, or accepted here: the 128 of the latter were read.
+    rows = [
+        row
+        for name in ("math500_orz7b_t0", "math500_orz7b_t1")
+        for row in read(data / "rollouts" / name)
+    ]
+    texts = [rf"The answer is $\boxed{{{row['extracted']}}}$." for row in rows]
+    accepted = default.verify_batch(texts, [row["expected"] for row in rows])
+    found["MATH-500, 2 x 500 answers"] = [
+        (text, row["expected"], bool(row["is_match_strict"] or verdict))
+        for text, row, verdict in zip(texts, rows, accepted, strict=True)
+    ]
+    golds = [str(row["answer"]) for name in GOLDS for row in read(data / name)]
+    found["golds in a box"] = [
+        (rf"The answer is $\boxed{{{gold_answer(gold)}}}$.", str(gold_answer(gold)), True)
+        for gold in golds[::GOLD_STEP]
+        if gold_answer(gold)
+    ]
+    battery = Path(__file__).resolve().parents[1] / "tests" / "verify" / "math" / "pairs.jsonl"
+    found["tests of this verifier"] = [
+        (rf"Therefore $\boxed{{{row['answer']}}}$.", row["gold"], row["verdict"])
+        for row in read(battery)
+    ]
+    found["pathological answers"] = [(rf"\boxed{{{bad}}}", "5", False) for bad in PATHOLOGICAL]
+    return {name: pairs for name, pairs in found.items() if pairs}
+
+
+def compare(data: Path, show: bool) -> dict[str, Any]:
+    """Every contender on every set of pairs; those whose library is absent are left out."""
+    table: dict[str, Any] = {}
+    for name, pairs in labelled(data).items():
+        table[name] = {"pairs": len(pairs), "right": sum(right for _, _, right in pairs)}
+        for contender in CONTENDERS:
+            library = {"d": "dare_verify", "m": "math_verify", "t": "trl"}[contender[0]]
+            if importlib.util.find_spec(library):
+                table[name][contender] = contend(contender, pairs, show)
+                print(f"{name}: {contender}: {table[name][contender]}", flush=True)
+    return table
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -229,6 +395,7 @@ def main() -> None:
     for name in ("math500_orz7b_t0", "math500_orz7b_t1"):
         result[name] = orz(options.data, name, options.show)
     result["stats"] = default.stats()
+    result["contenders"] = compare(options.data, options.show)
     line = json.dumps(result)
     if options.out:
         options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

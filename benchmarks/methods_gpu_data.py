@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from dare.data.contamination import Decontaminator, Problem
-from dare.data.normal import normal_form
+from dare.data.repeats import normal_form
 from dare_verify.math import check_golds
 
 LONGEST = 1500

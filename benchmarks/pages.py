@@ -387,6 +387,22 @@ def verdicts() -> str:
 
 
 @table
+def math_verdicts() -> str:
+    """The math verifier beside math-verify alone and TRL's reward, on the same pairs."""
+    rows = []
+    for name, one in results("math_rewards")["contenders"].items():
+        title = f"{name}: {one['pairs']:,} pairs, {one['right']:,} right"
+        for contender, found in one.items():
+            if isinstance(found, dict):
+                kinds = ("false_accepts", "false_rejects", "unscored", "hangs")
+                times = (short(found["ms"] / 1000), short(found["slowest_s"]))
+                rows.append([title, contender, *(found[kind] for kind in kinds), *times])
+                title = ""
+    head = ["pairs", "verdict by", "false accepts", "false rejects", "unscored", "hangs"]
+    return markdown([*head, "mean time", "slowest"], rows)
+
+
+@table
 def golds() -> str:
     """Benchmarks whose gold answers are right against themselves."""
     found = results("eval_golds")

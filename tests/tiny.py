@@ -161,6 +161,8 @@ def config(folder: str | Path, **changes: Any) -> DareConfig:
         acts = acting_changes(preset, {**few, **own})
         curriculum = {**{name: value for name, value in few.items() if name in acts}, **own}
     settings: dict[str, Any] = {
+        "temperature": 0.6,  # with a nucleus, so that log-probs must know of both
+        "top_p": 0.95,
         "output_dir": str(folder),
         "max_steps": 3,
         "learning_rate": 1e-3,

@@ -1,25 +1,4 @@
 """Programs that nobody has read: what `dare_sandbox` offers."""
 
-from dare_sandbox import (
-    Ended,
-    Execution,
-    Job,
-    Limits,
-    Running,
-    Sandbox,
-    close_all,
-    open_sandbox,
-    probe,
-)
-
-__all__ = [
-    "Ended",
-    "Execution",
-    "Job",
-    "Limits",
-    "Running",
-    "Sandbox",
-    "close_all",
-    "open_sandbox",
-    "probe",
-]
+from dare_sandbox import *  # noqa: F403
+from dare_sandbox import __all__ as __all__

@@ -4,32 +4,195 @@
         pool.run([{"gold": "1/2", "answer": "0.5"}])
 
 Threads cannot be killed and signals reach only the main thread, so every item runs in a process.
-Those are forked from a small server process (`pool_server`), never from the caller, which may hold
+Those are forked from a small server process (`serve`), never from the caller, which may hold
 a GPU and many threads. No thread and no signal handler runs here: any thread may call `run`, and a
 forked child starts a pool of its own.
 
 The limit counts an item's time on a processor or asleep, not its waiting for a processor: a busy
 machine takes longer and says the same.
+
+The server imports once, then forks a worker whenever it is asked to. It has one thread and no file
+but its control socket, so forking it is safe and takes milliseconds. Protocol on that socket, one
+packet a message: `F` -> fork, answered with `id pid` and the worker's socket; `K id` -> kill;
+`N id` -> run at low priority. It ends with its parent, and its workers end with it.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import ctypes
+import fcntl
+import gc
 import json
 import logging
 import os
+import resource
 import select
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
-
-from dare_verify.pool_link import Account, PoolBroken, PoolDown, Server, ServerGone, Worker
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 logger = logging.getLogger(__name__)
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class PoolDown(RuntimeError):
+    """The server does not start, so nothing can be scored."""
+
+
+class PoolBroken(PoolDown):
+    """It never will: the server itself said what it lacks."""
+
+
+class ServerGone(PoolDown):
+    """The server died; another may be started."""
+
+
+class Account(NamedTuple):
+    """Seconds on a processor, seconds of waiting for one, and whether it wants one now."""
+
+    cpu_s: float
+    waited_s: float
+    ready: bool
+
+
+class Worker:
+    """One worker process, reached by its socket."""
+
+    def __init__(self, number: int, pid: int, channel: socket.socket) -> None:
+        self.number, self.pid, self.items = number, pid, 0
+        self._channel, self._pending = channel, b""
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for polling."""
+        return self._channel.fileno()
+
+    def send(self, request: bytes) -> bool:
+        """Send one line; False where the worker is gone."""
+        try:
+            self._channel.sendall(request + b"\n", socket.MSG_NOSIGNAL)
+        except OSError:
+            return False
+        self.items += 1
+        return True
+
+    def receive(self) -> bytes | None:
+        """A whole line; None where more is to come; empty where the worker is gone."""
+        try:
+            part = self._channel.recv(65536)
+        except OSError:
+            part = b""
+        if not part:
+            return b""
+        self._pending += part
+        if not self._pending.endswith(b"\n"):
+            return None
+        line, self._pending = self._pending, b""
+        return line
+
+    def account(self) -> Account:
+        """How it has spent its time so far."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            cpu_s, waited_s = sum(map(int, fields[11:13])) / _TICKS, 0.0
+        except OSError:  # it has ended: the socket tells
+            return Account(0.0, 0.0, True)
+        with contextlib.suppress(OSError, ValueError):  # not every kernel keeps these
+            cpu, waited, _ = Path(f"/proc/{self.pid}/schedstat").read_text().split()
+            cpu_s, waited_s = max(cpu_s, int(cpu) / 1e9), int(waited) / 1e9
+        return Account(cpu_s, waited_s, fields[0] == "R")
+
+    def close(self) -> None:
+        """Let go of the socket; an idle worker then ends by itself."""
+        self._channel.close()
+
+
+class Server:
+    """The server process and its control socket."""
+
+    def __init__(self, module: str, memory_mb: int, start_s: float) -> None:
+        self._control, low = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with low:  # 0 to 2, if the caller has closed its own, become the child's null device
+            theirs = socket.socket(fileno=fcntl.fcntl(low.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+        with theirs:
+            self.process = subprocess.Popen(
+                # -P: a module of the working folder must not stand in for a library
+                [sys.executable, "-P", "-m", module]
+                + [str(word) for word in (theirs.fileno(), os.getpid(), memory_mb)],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # an interrupt from the keyboard is for the caller alone
+                env=_environment(),
+            )
+        self._control.settimeout(start_s)
+        try:
+            first = self._control.recv(4096)
+        except OSError as error:
+            first = f"E{type(error).__name__}: {error}".encode()
+        if first != b"R":
+            self.stop()
+            message = first[1:].decode(errors="replace")
+            if message.startswith("ModuleNotFoundError"):
+                raise PoolBroken(f"{message}; `pip install math-verify` brings all that is needed")
+            raise PoolDown(f"python -m {module}: {message or 'it ended at once'}")
+        self._control.settimeout(10.0)
+
+    def fork(self) -> Worker:
+        """A new worker."""
+        try:
+            self._control.send(b"F", socket.MSG_NOSIGNAL)
+            message, fds, _, _ = socket.recv_fds(self._control, 64, 1)
+            number, pid = (int(word) for word in message.split())
+        except (OSError, ValueError) as error:
+            self.stop()
+            raise ServerGone(f"the server of the workers does not answer: {error}") from error
+        return Worker(number, pid, socket.socket(fileno=fds[0]))
+
+    def order(self, letter: str, worker: Worker) -> None:
+        """Kill (K) or slow down (N) a worker; a server that is gone has taken it along."""
+        with contextlib.suppress(OSError):
+            self._control.send(f"{letter}{worker.number}".encode(), socket.MSG_NOSIGNAL)
+
+    def alive(self) -> bool:
+        """Is the process running?"""
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """Close the socket, on which the server ends with all its workers."""
+        self._control.close()
+        try:
+            self.process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def abandon(self) -> None:
+        """In a forked child: it is the parent's process, only our copy of the socket goes."""
+        self._control.close()
+        self.process.returncode = 0  # or its finaliser would warn of a process still running
+
+
+def _environment() -> dict[str, str]:
+    """The caller's, with this very package importable and one thread for numerics."""
+    root = str(Path(__file__).resolve().parents[1])
+    inherited = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([root, inherited] if inherited else [root])
+    quiet = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "CUDA_VISIBLE_DEVICES": ""}
+    return {**os.environ, **quiet, "PYTHONPATH": path}
+
 
 SLOW_S = 0.1  # an item that takes longer no longer holds up the others: spare workers take over
 LOW_S = 0.3  # and after this long it runs at lower priority, while others wait
@@ -339,3 +502,136 @@ def _at_exit() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_at_exit)
+
+
+Handler = Callable[[dict[str, Any]], Any]
+_PR_SET_PDEATHSIG = 1
+
+
+def serve(load: Callable[[], Handler]) -> None:
+    """Run the server on the socket, for the parent and within the memory that argv names."""
+    fd, parent, memory_mb = (int(word) for word in sys.argv[1:4])
+    control = socket.socket(fileno=fd)
+    try:
+        with _watching(parent):
+            handler = load()
+    except BaseException as error:  # whatever it is, the parent must hear of it
+        with contextlib.suppress(OSError):
+            control.send(f"E{type(error).__name__}: {error}".encode()[:4000])
+        return
+    gc.collect()
+    gc.freeze()
+    with contextlib.suppress(OSError):
+        control.send(b"R")
+        _Forker(control, parent, memory_mb, handler).loop()
+
+
+@contextlib.contextmanager
+def _watching(parent: int) -> Iterator[None]:
+    """Imports take a second or more: end at once if the parent is killed meanwhile."""
+
+    def look(*_: object) -> None:
+        if os.getppid() != parent:
+            os._exit(0)
+
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+class _Forker:
+    """Forks, kills and reaps."""
+
+    def __init__(self, control: socket.socket, parent: int, memory_mb: int, handler: Handler):
+        self.control, self.parent, self.memory_mb = control, parent, memory_mb
+        self.handler = handler
+        self.children: dict[int, int] = {}
+        self.count = 0
+
+    def loop(self) -> None:
+        """Until the parent is gone or lets go of the socket."""
+        try:
+            while os.getppid() == self.parent:
+                ready, _, _ = select.select([self.control], [], [], 0.5)
+                self.reap()
+                if ready:
+                    packet = self.control.recv(64)
+                    if not packet:
+                        return
+                    self.obey(packet)
+        finally:
+            for pid in self.children.values():
+                os.kill(pid, signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Only here does a pid become free, so none that is still listed can be someone else's."""
+        for number, pid in list(self.children.items()):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                del self.children[number]
+
+    def obey(self, packet: bytes) -> None:
+        if packet == b"F":
+            self.fork()
+            return
+        pid = self.children.get(int(packet[1:]))
+        if pid is not None and packet[:1] == b"K":
+            os.kill(pid, signal.SIGKILL)
+        elif pid is not None:
+            os.setpriority(os.PRIO_PROCESS, pid, 15)
+
+    def fork(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.count += 1
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self.control.close()
+                ours.close()
+                _limit(self.memory_mb)
+                _work(theirs, self.handler)
+            finally:
+                os._exit(0)
+        self.children[self.count] = pid
+        theirs.close()
+        socket.send_fds(self.control, [f"{self.count} {pid}".encode()], [ours.fileno()])
+        ours.close()
+
+
+def _limit(memory_mb: int) -> None:
+    size = memory_mb * 2**20
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() == 1:
+        os._exit(0)
+
+
+def _work(channel: socket.socket, handler: Handler) -> None:
+    """Answer requests, one line of JSON each, until the socket closes."""
+    with channel.makefile("rb") as requests:
+        for line in requests:
+            request = json.loads(line)
+            try:
+                _fault(request.pop("fault", None))
+                reply = {"value": handler(request)}
+            except MemoryError:
+                reply = {"error": "memory"}
+            except Exception as error:  # the row is unscored, the worker lives
+                reply = {"error": f"{type(error).__name__}: {error}"[:500]}
+            channel.sendall(json.dumps(reply).encode() + b"\n")
+
+
+def _fault(kind: str | None) -> None:
+    """Injected failures, for tests of what a failure does to a run."""
+    if kind == "hang":
+        time.sleep(3600)
+    elif kind == "spin":
+        while True:
+            pass
+    elif kind == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif kind == "memory":
+        _ = bytearray(2**40)

@@ -10,7 +10,7 @@ import pytest
 
 from dare.data import read_rows
 from dare.data.contamination import Decontaminator, Problem, load_sets
-from dare.data.normal import normal_form, words
+from dare.data.repeats import normal_form, words
 from dare.errors import InvalidInput
 
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dare.data.normal import key_of
-from dare.data.repeats import HashIndex, Repeats
+from dare.data.repeats import HashIndex, Repeats, key_of
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,8 +10,7 @@ import pytest
 
 from dare.curriculum.prompts import prompt_id
 from dare.data import read_rows, to_row
-from dare.data.code_rows import with_call
-from dare.data.schema import FIELDS
+from dare.data.schema import FIELDS, with_call
 from dare.errors import InvalidInput
 from dare.training.prompts import PromptStore
 

@@ -14,8 +14,7 @@ import pytest
 from eval_worlds import DATA, ROOT, needs_data, sums
 
 from dare.errors import InvalidInput
-from dare.evaluation.benchmarks import benchmark, benchmark_names, chosen
-from dare.evaluation.problems import load_problems, unpack
+from dare.evaluation.benchmarks import benchmark, benchmark_names, chosen, load_problems, unpack
 from dare.evaluation.run import score
 from dare.rewards.builtin import REWARDS
 from dare.templates import template_names

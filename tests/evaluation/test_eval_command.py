@@ -13,8 +13,8 @@ import yaml
 from eval_worlds import lines, sums
 
 from dare import cli, pocket
-from dare.evaluation.models import locate, open_model
 from dare.evaluation.records import RecordFile
+from dare.evaluation.sources import locate, open_model
 from dare.runs.checkpoint import seal
 
 Run = Callable[..., tuple[int, str, str]]

@@ -13,13 +13,12 @@ from eval_worlds import Oracle, lines, respondent, sums
 
 import tiny
 from dare.errors import InvalidInput
-from dare.evaluation.benchmarks import benchmark, chosen
-from dare.evaluation.problems import load_problems
+from dare.evaluation.benchmarks import benchmark, chosen, load_problems
+from dare.evaluation.figures import page_of
 from dare.evaluation.records import RecordFile
 from dare.evaluation.responses import ResponseFile
 from dare.evaluation.run import check_scorer, evaluate
 from dare.evaluation.sources import Drawing, FromFile, FromModel
-from dare.evaluation.tables import page_of
 from dare.table import Table, print_tables
 from dare.templates import load_template
 from dare.templates.encode import encode

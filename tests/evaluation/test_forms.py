@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from dare.errors import InvalidInput
-from dare.evaluation.benchmarks import benchmark
-from dare.evaluation.forms import check_form, detect, restate
-from dare.evaluation.problems import Problem
+from dare.evaluation.benchmarks import Problem, benchmark
+from dare.evaluation.responses import check_form, detect, restate
 from dare_verify.code import extract_program
 from dare_verify.math import final_answer
 

@@ -12,8 +12,7 @@ import pytest
 from eval_worlds import DATA, lines, needs_data, sums
 
 from dare.errors import InvalidInput
-from dare.evaluation.benchmarks import benchmark
-from dare.evaluation.problems import load_problems
+from dare.evaluation.benchmarks import benchmark, load_problems
 from dare.evaluation.responses import ResponseFile
 from dare.evaluation.run import evaluate
 from dare.evaluation.sources import FromFile

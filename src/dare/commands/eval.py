@@ -85,9 +85,9 @@ def compare(
 
     The first is the base of the differences, which are paired by problem.
     """
+    from dare.evaluation.figures import page_of
     from dare.evaluation.side_by_side import compare as compared
     from dare.evaluation.side_by_side import load_named, tables_of
-    from dare.evaluation.tables import page_of
     from dare.runs.files import write_whole
 
     if out is not None and Path(out).suffix not in (".json", ".md"):
@@ -281,8 +281,7 @@ def _from_model(
     model: str, choices: dict[str, Any], template: str | None, form: str, rows: int, dtype: str
 ) -> tuple[Any, dict[str, Any]]:
     """The policy as a source of responses, and the settings that these depend on."""
-    from dare.evaluation.models import locate, open_model
-    from dare.evaluation.sources import Drawing, FromModel, Respondent
+    from dare.evaluation.sources import Drawing, FromModel, Respondent, locate, open_model
     from dare.templates import load_template, template_of
 
     quiet()
@@ -320,7 +319,7 @@ def _from_file(
     file = ResponseFile(path, column, label)
     count = None
     if tokenizer is not None:
-        from dare.evaluation.models import counter
+        from dare.evaluation.sources import counter
 
         count = counter(tokenizer)
     settings = {
@@ -339,7 +338,7 @@ def _report_unmatched(names: Sequence[str]) -> None:
 
 
 def _present(figures: dict[str, Any], folder: Path, json: bool) -> None:
-    from dare.evaluation.tables import tables_of
+    from dare.evaluation.figures import tables_of
 
     if json:
         typer.echo(encoder.dumps(figures, indent=1))

@@ -8,21 +8,18 @@ makes from one template.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
-from dare.data.load import files_of, read_rows
-from dare.data.normal import key_of, normal_form, simplified, squeezed, words, words_of
-from dare.data.row import lookup, problem_text, where_is
+from dare.data.load import files_of, read_rows, shipped_benchmarks
+from dare.data.repeats import key_of, normal_form, simplified, squeezed, words, words_of
+from dare.data.row import own_id, problem_text, where_is
 from dare.data.schema import to_row
 from dare.errors import InvalidInput, require, suggest
 
@@ -147,9 +144,6 @@ class Decontaminator:
         return value[good], owner[:count][good]
 
 
-_IDS = ("id", "unique_id", "task_id", "question_id")
-
-
 @dataclass
 class EvaluationSets:
     """Problems to keep out of the training data, with where each set came from."""
@@ -160,9 +154,16 @@ class EvaluationSets:
     missing: list[str] = field(default_factory=list)
 
 
-def evaluation_set_names() -> list[str]:
-    """Names of the known evaluation sets."""
-    return list(_known())
+def evaluation_sets() -> dict[str, dict[str, Any]]:
+    """The benchmarks that training data is checked against: `hub` and `file` by name."""
+    parts = [part for item in shipped_benchmarks().values() for part in item["parts"]]
+    found = {}
+    for part in parts:
+        wider = part.get("keep_out")
+        if wider is not None:
+            wider = wider if isinstance(wider, dict) else {"name": wider}
+            found[str(wider["name"])] = {**part, **wider}
+    return found
 
 
 def load_sets(names: str | Iterable[str], data_dir: Path | None = None) -> EvaluationSets:
@@ -172,7 +173,7 @@ def load_sets(names: str | Iterable[str], data_dir: Path | None = None) -> Evalu
     there.
     """
     everything = names == "all"
-    wanted = evaluation_set_names() if everything else _split(names)
+    wanted = list(evaluation_sets()) if everything else _split(names)
     found = EvaluationSets()
     for name in wanted:
         source = _source(name, data_dir)
@@ -206,12 +207,13 @@ def _source(name: str, data_dir: Path | None) -> dict[str, Any] | str | None:
     """What to read for a set; None where a local copy is wanted and absent."""
     if Path(name).suffix:
         return name  # a file of the user's
-    if name not in _known():
-        fix = f"is no evaluation set; {suggest(name, _known())}"
+    known = evaluation_sets()
+    if name not in known:
+        fix = f"is no evaluation set; {suggest(name, known)}"
         raise InvalidInput("decontaminate", name, fix)
     if data_dir is None:
-        return dict(_known()[name]["hub"])
-    pattern = str(data_dir / _known()[name]["local"])
+        return dict(known[name]["hub"])
+    pattern = str(data_dir / f"{known[name]['file']}*")
     try:
         files_of(pattern)
     except InvalidInput:
@@ -220,17 +222,8 @@ def _source(name: str, data_dir: Path | None) -> dict[str, Any] | str | None:
 
 
 def _problems(name: str, source: Any) -> Iterator[Problem]:
-    columns = source.get("columns") if isinstance(source, dict) else None
-    place = {key: value for key, value in source.items() if key != "columns"} if columns else source
-    for number, raw in enumerate(read_rows(place), start=1):
-        row = to_row(raw, name, columns, need_answer=False)
-        own = next((lookup(raw, key) for key in _IDS if lookup(raw, key) is not None), None)
+    for number, raw in enumerate(read_rows(source), start=1):
+        row = to_row(raw, name, need_answer=False)
+        own = own_id(raw)
         where = where_is(raw) if own is None else own
         yield Problem(name, str(where or number), problem_text(row["prompt"]))
-
-
-@functools.cache
-def _known() -> dict[str, dict[str, Any]]:
-    text = resources.files("dare.data").joinpath("evaluation_sets.yaml").read_text("utf-8")
-    values: dict[str, dict[str, Any]] = yaml.safe_load(text)
-    return values

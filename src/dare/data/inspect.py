@@ -14,9 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dare.data.load import Source, read_rows
-from dare.data.normal import key_of, simplified, squeezed
 from dare.data.prepare import BATCH
-from dare.data.repeats import Repeats
+from dare.data.repeats import Repeats, key_of, simplified, squeezed
 from dare.data.row import problem_text, text_of, where_is
 from dare.data.schema import check_columns, to_row
 from dare.errors import InvalidInput

@@ -48,6 +48,14 @@ def lookup(raw: Mapping[str, Any], column: str, default: Any = None) -> Any:
     return value
 
 
+IDS = ("id", "task_id", "unique_id", "question_id", "ID")
+
+
+def own_id(raw: Mapping[str, Any]) -> Any:
+    """What the data set itself calls the row; None where it does not."""
+    return next((raw[name] for name in IDS if raw.get(name) is not None), None)
+
+
 def has(raw: Mapping[str, Any], column: str) -> bool:
     """Whether the row has that column or path, be it null."""
     return lookup(raw, column, _MISSING) is not _MISSING

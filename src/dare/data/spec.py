@@ -15,7 +15,7 @@ from dare.data.contamination import SHARE, N
 from dare.data.load import files_of, is_file
 from dare.data.schema import as_level, check_columns
 from dare.errors import InvalidInput, require, suggest
-from dare.runs.files import load_yaml
+from dare.runs.files import user_yaml
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ def load_spec(what: Sequence[str], data_dir: Path | None = None, **changes: Any)
         text = resources.files("dare.data").joinpath("recipes", f"{first}.yaml").read_text("utf-8")
         values, name = yaml.safe_load(text), first
     elif Path(first).suffix in (".yaml", ".yml"):
-        values, name = _yaml(Path(first)), Path(first).stem
+        values, name = user_yaml(Path(first), "recipe"), Path(first).stem
+        require(isinstance(values, dict), "recipe", first, "must be a mapping of settings")
     else:
         for word in what:
             if not is_file(word) and "/" not in word:
@@ -91,7 +92,8 @@ def load_spec(what: Sequence[str], data_dir: Path | None = None, **changes: Any)
         name, what = _stem(first), what[:1]
     require(len(what) == 1, "data", list(what), "prepare one recipe at a time")
     given = {key: value for key, value in changes.items() if value is not None}
-    whole = {key: given.pop(key) for key in list(given) if key in _names(DataSpec)}
+    known = {one.name for one in fields(DataSpec)}
+    whole = {key: given.pop(key) for key in list(given) if key in known}
     return _spec(name, {**values, **whole}, given, data_dir)
 
 
@@ -156,10 +158,6 @@ def _places(where: str, values: Mapping[str, Any], data_dir: Path | None) -> tup
     return tuple(values["hub"])
 
 
-def _names(kind: type) -> list[str]:
-    return [item.name for item in fields(kind)]
-
-
 def _level(value: Any, where: str) -> str:
     """A level to keep, in the form that rows have it: 3.0 and 'Level 3' are '3'."""
     level = as_level(value, f"{where}: levels")
@@ -181,14 +179,3 @@ def _distinct(words: Sequence[str]) -> list[str]:
 def _stem(word: str) -> str:
     name = word.rstrip("/").rpartition("/")[2]
     return name.partition(".")[0].replace("*", "") or "data"
-
-
-def _yaml(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise InvalidInput("recipe", str(path), "there is no such file")
-    try:
-        values = load_yaml(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidInput("recipe", str(path), f"is not YAML: {error}") from None
-    require(isinstance(values, dict), "recipe", str(path), "must be a mapping of settings")
-    return dict(values)

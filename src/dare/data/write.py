@@ -77,7 +77,7 @@ class RowWriter:
         trace: TracebackType | None,
     ) -> None:
         with suppress(OSError):  # what is thrown away need not be complete
-            self._close()
+            self.finish()
         self.hidden.unlink(missing_ok=True)
         for folder in self._new_folders:
             with suppress(OSError):  # it holds something
@@ -96,8 +96,7 @@ class RowWriter:
 
     def write_lines(self, values: Iterable[Mapping[str, Any]]) -> None:
         """Append objects of any form as JSON lines."""
-        lines = "".join([f"{to_json(value)}\n" for value in values])
-        cast(IO[bytes], self._file).write(lines.encode("utf-8", "backslashreplace"))
+        self.write_text("".join([f"{to_json(value)}\n" for value in values]))
 
     def write_text(self, text: str) -> None:
         """Append a text."""
@@ -107,16 +106,13 @@ class RowWriter:
         """Make what was written readable under the hidden name."""
         cast(IO[bytes], self._file).flush()
 
-    def finish(self) -> None:
-        """Complete the file under its hidden name."""
-        self._close()
-
     def keep(self) -> None:
         """Complete the file and give it its name."""
-        self._close()
+        self.finish()
         os.replace(self.hidden, self.path)
 
-    def _close(self) -> None:
+    def finish(self) -> None:
+        """Complete the file under its hidden name."""
         writer, self._writer = self._writer, None
         file, self._file = self._file, None
         if writer is not None:

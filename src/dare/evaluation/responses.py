@@ -1,18 +1,24 @@
-"""Responses that somebody saved, matched to the problems of a benchmark."""
+r"""Responses that somebody saved, matched to the problems of a benchmark; how they state answers.
+
+The rewards of training read `\boxed{}`, `####` and fenced programs. Responses that others saved may
+state theirs differently; they are scored by the same rewards after the answer has been restated at
+the end. The response itself is kept as it was.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dare.data.load import read_rows
-from dare.data.row import where_is
+from dare.data.row import IDS, own_id, where_is
 from dare.errors import InvalidInput, suggest
-from dare.evaluation.problems import Problem
+from dare.evaluation.benchmarks import Benchmark, Problem
+from dare_verify.math.extract import boxed_answer
 
 # The first of these that a row has holds its responses: a text, a list of texts, or of mappings.
 TEXTS = (
@@ -23,29 +29,19 @@ LABELS = (
     *("labels", "is_correct", "correct", "is_match_strict", "is_match", "passed", "label"),
     "base_status",
 )
-_IDS = ("id", "task_id", "unique_id", "question_id")
 _PROBLEMS = ("problem", "question", "prompt")
 _MOST_TOKENS = 1 << 40
 _WORDS = {"pass": True, "passed": True, "fail": False, "failed": False, "timeout": False}
 
 
-@dataclass
-class Saved:
-    """The responses to one problem. Lists are as long as `texts`; labels are their own verdicts."""
+class Saved(NamedTuple):
+    """A response; the label is the file's own verdict."""
 
-    texts: list[str] = field(default_factory=list)
-    names: list[str | None] = field(default_factory=list)
-    labels: list[bool | None] = field(default_factory=list)
-    tokens: list[int | None] = field(default_factory=list)
-    finish: list[str | None] = field(default_factory=list)
-
-    def add(self, text: str, name: str | None, label: Any, tokens: Any, finish: Any) -> None:
-        """One more."""
-        self.texts.append(text)
-        self.names.append(name)
-        self.labels.append(_verdict(label))
-        self.tokens.append(_count(tokens))
-        self.finish.append(finish if isinstance(finish, str) else None)
+    text: str
+    name: str | None
+    label: bool | None
+    tokens: int | None
+    finish: str | None
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ class SavedRow:
     id: str | None
     problem: str | None
     benchmark: str | None
-    saved: Saved
+    saved: list[Saved]
 
 
 class ResponseFile:
@@ -76,14 +72,14 @@ class ResponseFile:
             raise InvalidInput("--label", label, "no row of the file has this column")
         self._matched: set[int] = set()
 
-    def match(self, name: str, problems: Sequence[Problem]) -> dict[int, Saved]:
+    def match(self, name: str, problems: Sequence[Problem]) -> dict[int, list[Saved]]:
         """Responses by the place of their problem: by id, otherwise by the problem's text."""
         by_id = {problem.id: place for place, problem in enumerate(problems)}
         by_text: dict[str, int] = {}
         for place, problem in enumerate(problems):
             by_text.setdefault(_plain(problem.text), place)
             by_text.setdefault(_plain(problem.prompt), place)
-        found: dict[int, Saved] = {}
+        found: dict[int, list[Saved]] = {}
         for number, row in enumerate(self.rows):
             if row.benchmark is not None and row.benchmark != name:
                 continue
@@ -96,8 +92,8 @@ class ResponseFile:
             if match is not None:
                 self._matched.add(number)
             # A row without any response leaves its problem among those that have none.
-            if match is not None and row.saved.texts:
-                _extend(found.setdefault(match, Saved()), row.saved)
+            if match is not None and row.saved:
+                found.setdefault(match, []).extend(row.saved)
         return found
 
     def unmatched(self) -> list[str]:
@@ -110,15 +106,16 @@ class ResponseFile:
 
     def _row(self, row: Mapping[str, Any]) -> SavedRow:
         where = where_is(row)
-        saved = Saved()
+        saved = []
         for text, name, label, tokens, finish in self._responses(row, where):
             if not isinstance(text, str):
                 raise InvalidInput(f"{where}: response", text, "must be a text")
-            saved.add(text, name, label, tokens, finish)
-        own = next((row[key] for key in _IDS if row.get(key) is not None), None)
+            reason = finish if isinstance(finish, str) else None
+            saved.append(Saved(text, name, _verdict(label), _count(tokens), reason))
+        own = own_id(row)
         problem = next((row[key] for key in _PROBLEMS if isinstance(row.get(key), str)), None)
         if own is None and problem is None:
-            fix = f"needs an id ({', '.join(_IDS)}) or a problem ({', '.join(_PROBLEMS)})"
+            fix = f"needs an id ({', '.join(IDS)}) or a problem ({', '.join(_PROBLEMS)})"
             raise InvalidInput(where, sorted(map(str, row)), fix)
         benchmark = row.get("benchmark")
         return SavedRow(
@@ -170,14 +167,6 @@ class ResponseFile:
         return next((row[name] for name in LABELS if row.get(name) is not None), None)
 
 
-def _extend(whole: Saved, part: Saved) -> None:
-    whole.texts += part.texts
-    whole.names += part.names
-    whole.labels += part.labels
-    whole.tokens += part.tokens
-    whole.finish += part.finish
-
-
 def _inner(value: Any) -> str | None:
     """The key of the response inside a mapping."""
     if not isinstance(value, Mapping):
@@ -208,3 +197,92 @@ def _verdict(value: Any) -> bool | None:
 
 def _plain(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip().casefold()
+
+
+FORMS = {
+    "native": "as the reward reads it: a box, #### or a fenced program",
+    "tag": "<answer>...</answer>",
+    "line": "a last line 'A: ...', 'Answer: ...' or 'The answer is ...'",
+    "program": "a bare program",
+    "continuation": "what follows the beginning of a program that the prompt gives",
+}
+_MATH, _CODE = ("native", "tag", "line"), ("native", "program", "continuation")
+_TAG = re.compile(r"<answer>(.*?)(?:</answer>|\Z)", re.DOTALL | re.IGNORECASE)
+_LINE = re.compile(
+    r"(?:^|\n)[ \t]*(?:(?:A|(?:Final )?Answer)[ \t]*:|The (?:final )?answer is:?)[ \t]*([^\n]+)",
+    re.IGNORECASE,
+)
+_NATIVE = re.compile(r"\\boxed|\\fbox|####")
+_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})", re.MULTILINE)
+# Where a completion of a function has ended and something else begins.
+_AFTER = re.compile(
+    r"^(?:class\b|def\b|@|#|if\b|print\b|assert\b|import\b|from\b|```|<\|)", re.MULTILINE
+)
+
+
+def detect(item: Benchmark, problems: Sequence[Problem], responses: Sequence[Sequence[str]]) -> str:
+    """The form that most responses of a file have."""
+    pairs = [
+        (problem, text)
+        for problem, texts in zip(problems, responses, strict=True)
+        for text in texts
+    ]
+    if item.is_code:
+        if _most([_FENCE.search(text) is not None for _, text in pairs]):
+            return "native"
+        can_continue = any(problem.starter for problem in problems)
+        whole = [text.lstrip("\n")[:1].strip() != "" for _, text in pairs]
+        return "continuation" if can_continue and not _most(whole) else "program"
+    texts = [text for _, text in pairs]
+    # A response that reasons with boxes and then answers in a tag means the tag.
+    if _most([_TAG.search(text) is not None for text in texts]):
+        return "tag"
+    if _most([_NATIVE.search(text) is not None for text in texts]):
+        return "native"
+    return "line" if _most([_LINE.search(text) is not None for text in texts]) else "native"
+
+
+def check_form(item: Benchmark, form: str) -> None:
+    """Refuse a form that the benchmark's responses cannot have."""
+    possible = _CODE if item.is_code else _MATH
+    if form not in possible:
+        fix = f"responses to {item.name} cannot be that; {suggest(form, possible)}"
+        raise InvalidInput("--form", form, fix)
+
+
+def restate(form: str, problem: Problem, response: str) -> str:
+    """The response with its answer in the form that the reward reads."""
+    if form == "tag":
+        return _with_answer(response, _TAG)
+    if form == "line":
+        return _with_answer(response, _LINE)
+    if form == "program" and not _FENCE.search(response):
+        return _fenced(response)
+    if form == "continuation" and problem.starter is not None:
+        return _fenced(problem.starter + _cut(response))
+    return response
+
+
+def _with_answer(response: str, pattern: re.Pattern[str]) -> str:
+    """The last answer that the pattern finds, in a box; without one there is no answer at all."""
+    found = pattern.findall(response)
+    answer = found[-1].strip().removesuffix(".") if found else ""
+    if _NATIVE.search(answer):
+        return answer if boxed_answer(answer) or "####" in answer else ""
+    return f"\\boxed{{{answer}}}" if answer else ""
+
+
+def _cut(completion: str) -> str:
+    """A completion up to where the function has ended."""
+    after = _AFTER.search(completion, completion.find("\n") + 1) if "\n" in completion else None
+    return completion if after is None else completion[: after.start()]
+
+
+def _fenced(program: str) -> str:
+    longest = max((len(mark) for mark in re.findall(r"`{3,}", program)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}python\n{program}\n{fence}"
+
+
+def _most(votes: Sequence[bool]) -> bool:
+    return sum(votes) * 2 > len(votes)

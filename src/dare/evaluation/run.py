@@ -16,20 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from dare.errors import InvalidInput, require, suggest
-from dare.evaluation.benchmarks import Benchmark
-from dare.evaluation.figures import summarise
-from dare.evaluation.forms import restate
-from dare.evaluation.problems import Problem, fingerprint, load_problems
-from dare.evaluation.records import (
-    FIGURES,
-    TABLES,
-    Record,
-    RecordFile,
-    by_benchmark,
-    claimed,
-)
+from dare.evaluation.benchmarks import Benchmark, Problem, fingerprint, load_problems
+from dare.evaluation.figures import markdown, summarise
+from dare.evaluation.records import FIGURES, TABLES, Record, RecordFile, by_benchmark, claimed
+from dare.evaluation.responses import restate
 from dare.evaluation.sources import Source
-from dare.evaluation.tables import markdown
 from dare.rewards.builtin import reward_named
 from dare.rewards.calling import RewardFunction, Rewards
 from dare.runs.files import write_json, write_whole

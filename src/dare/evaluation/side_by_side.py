@@ -8,10 +8,17 @@ from typing import Any
 import numpy as np
 
 from dare.errors import InvalidInput, require
-from dare.evaluation.figures import MOST_K, columns_of, figures, pass_curve
+from dare.evaluation.figures import (
+    MOST_K,
+    columns_of,
+    curve_table,
+    figures,
+    pass_curve,
+    tokens_of,
+    within,
+)
 from dare.evaluation.intervals import paired_difference, sign_test
 from dare.evaluation.records import RIGHT, Record, by_benchmark, read_records
-from dare.evaluation.tables import SHOWN_K, percent, within
 from dare.runs.found import named
 from dare.table import Table
 
@@ -114,29 +121,21 @@ def tables_of(found: Mapping[str, Any]) -> list[Table]:
         for name in names:
             own = one["models"][name]
             gap, test = one["difference"].get(name), one["sign_test"].get(name)
-            tokens = "-" if own["tokens"] is None else f"{own['tokens']:.0f}"
             rows.append(
                 [
                     *(name, within(own["accuracy"], own["low"], own["high"])),
                     "" if gap is None else within(*gap),
                     "" if test is None else f"{test['better']} : {test['worse']}",
                     "" if test is None else f"{test['p']:.2g}",
-                    *(f"{one['solved'][name]} of {one['problems']}", tokens),
+                    *(f"{one['solved'][name]} of {one['problems']}", tokens_of(own)),
                 ]
             )
         head = ["model", "accuracy", f"more than {names[0]}", "better : worse", "p"]
         head += ["solved", "tokens"]
         tables.append(Table(f"{item}: {one['problems']} problems", head, rows))
-        curves = one["pass_at_k"]
-        most = max(len(curve["k"]) for curve in curves.values())
-        ks = [k for k in SHOWN_K if k <= most]
-        if most > 1:
-            body = [
-                [n, *(percent(c["mean"][k - 1]) if k <= len(c["k"]) else "-" for k in ks)]
-                for n, c in curves.items()
-            ]
-            head = ["model", *(f"k={k}" for k in ks)]
-            tables.append(Table(f"{item}: pass@k in %, against the rollout budget", head, body))
+        if any(len(curve["k"]) > 1 for curve in one["pass_at_k"].values()):
+            title = f"{item}: pass@k in %, against the rollout budget"
+            tables.append(curve_table(title, "model", one["pass_at_k"]))
         body = [
             [" + ".join(region["solved_by"]) or "nobody", str(region["problems"])]
             for region in one["regions"]

@@ -1,23 +1,29 @@
-"""Where responses come from: a policy, greedy or sampled, or a file."""
+"""Where responses come from: a policy, greedy or sampled, or a file; the policy behind a name."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from dare.curriculum.rollouts import Finish
-from dare.errors import require
-from dare.evaluation.benchmarks import Benchmark
-from dare.evaluation.forms import check_form, detect
-from dare.evaluation.problems import Problem
-from dare.evaluation.responses import ResponseFile, Saved
+from dare.errors import InvalidInput, first_line, require
+from dare.evaluation.benchmarks import Benchmark, Problem
+from dare.evaluation.responses import ResponseFile, Saved, check_form, detect
 from dare.policy.generate import GenerationRequest, Generator
 from dare.policy.sampling import Sampling
+from dare.runs.files import read_yaml
 from dare.templates import Template, load_template
-from dare.templates.encode import encode
+from dare.templates.encode import OPTIONS, encode
+
+if TYPE_CHECKING:
+    from dare.policy.policy import Policy
 
 MOST_SAMPLES = 4096
 
@@ -153,16 +159,16 @@ class FromFile:
     @property
     def step(self) -> int:
         """About `batch` responses."""
-        responses = sum(len(saved.texts) for saved in self._found.values())
+        responses = sum(map(len, self._found.values()))
         return max(1, self.batch * len(self._found) // max(responses, 1))
 
     def begin(self, item: Benchmark, problems: Sequence[Problem]) -> tuple[list[int], str]:
         """Those that the file has responses to."""
-        self._found: dict[int, Saved] = self.file.match(item.name, problems)
+        self._found: dict[int, list[Saved]] = self.file.match(item.name, problems)
         places = sorted(self._found)
         form = self.form
         if form == "auto":
-            texts = [self._found[place].texts for place in places]
+            texts = [[one.text for one in self._found[place]] for place in places]
             form = detect(item, [problems[place] for place in places], texts)
         check_form(item, form)
         return places, form
@@ -171,17 +177,131 @@ class FromFile:
         """What the file holds."""
         return [self._record(self._found[place]) for place in places]
 
-    def _record(self, saved: Saved) -> dict[str, Any]:
-        tokens = saved.tokens
-        if self.count is not None:
-            count = self.count
-            tokens = [
-                count(text) if known is None else known
-                for text, known in zip(saved.texts, tokens, strict=True)
-            ]
-        record = {"responses": saved.texts, "tokens": tokens, "finish": saved.finish}
-        if any(name is not None for name in saved.names):
-            record["names"] = saved.names
-        if any(label is not None for label in saved.labels):
-            record["labels"] = saved.labels
+    def _record(self, saved: Sequence[Saved]) -> dict[str, Any]:
+        count = self.count
+        record: dict[str, Any] = {
+            "responses": [one.text for one in saved],
+            "tokens": [
+                count(one.text) if count is not None and one.tokens is None else one.tokens
+                for one in saved
+            ],
+            "finish": [one.finish for one in saved],
+        }
+        if any(one.name is not None for one in saved):
+            record["names"] = [one.name for one in saved]
+        if any(one.label is not None for one in saved):
+            record["labels"] = [one.label for one in saved]
         return record
+
+
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w.-]+)?")
+_PROBE = 1 << 16
+_PROBES = 64
+
+
+@dataclass(frozen=True)
+class Located:
+    """Where a model is, and what is known of it before it is loaded."""
+
+    name: str
+    path: str
+    system_prompt: str | None = None
+    """The one it was trained with, where it is a run of `dare train`."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Likewise what its chat template was given."""
+    weights: str | None = None
+    """A fingerprint of the weights of a local model."""
+
+
+def locate(name: str) -> Located:
+    """Find the model; a run folder stands for its newest complete checkpoint."""
+    if name == "pocket":
+        from dare import pocket
+
+        return Located(name, str(pocket.path()), weights=_fingerprint(pocket.path()))
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        home = _model_folder(folder)
+        shown = _trained_with(folder)
+        chat = shown.get("chat_template_kwargs")
+        return Located(
+            name,
+            str(home),
+            shown.get("system_prompt"),
+            chat if isinstance(chat, dict) else None,
+            _fingerprint(home),
+        )
+    if folder.exists() or name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
+        fix = "is neither a folder with a model or checkpoints nor a hub id"
+        raise InvalidInput("MODEL", name, fix)
+    return Located(name, name)
+
+
+def open_model(found: Located, *, dtype: str = "auto", rows: int = 256) -> Policy:
+    """A located model as a policy, on the GPU where there is one."""
+    import torch
+
+    from dare.policy.model import check_dtype, load
+    from dare.policy.policy import Policy
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind = check_dtype(dtype, device, "--dtype")
+    try:
+        model, tokenizer = load(found.path, None, dtype=kind)
+    except (OSError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise _not_loaded("MODEL", found.name, error) from None
+    setattr(tokenizer, OPTIONS, found.chat_template_kwargs)
+    return Policy(model.to(device).eval(), tokenizer, generation_rows=rows)
+
+
+def _model_folder(folder: Path) -> Path:
+    if any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+        return folder
+    from dare.runs.checkpoint import newest
+
+    found = newest(folder)
+    if found is None:
+        fix = "has neither a model (config.json) nor a complete checkpoint"
+        raise InvalidInput("MODEL", str(folder), fix)
+    return found
+
+
+def _trained_with(folder: Path) -> dict[str, Any]:
+    """The run's settings of training, where it is one."""
+    for place in (folder, folder.parent):
+        if (place / "config.yaml").is_file():
+            with suppress(InvalidInput):  # no YAML: a file of somebody else's
+                training = read_yaml(place / "config.yaml").get("training")
+                return training if isinstance(training, dict) else {}
+            return {}
+    return {}
+
+
+def _fingerprint(folder: Path) -> str:
+    """Of pieces all over the weight files: training moves every tensor, reading all takes long."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.iterdir() if p.suffix in (".safetensors", ".bin")):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}".encode())
+        with open(path, "rb") as file:
+            for place in range(_PROBES):
+                file.seek(max(0, size - _PROBE) * place // (_PROBES - 1))
+                digest.update(file.read(_PROBE))
+    return digest.hexdigest()[:16]
+
+
+def counter(name: str) -> Any:
+    """A function that counts the tokens of a text with this model's tokenizer."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(locate(name).path)
+    except (OSError, ValueError) as error:
+        raise _not_loaded("--tokenizer", name, error) from None
+    return lambda text: len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _not_loaded(field: str, name: str, error: Exception) -> InvalidInput:
+    return InvalidInput(field, name, f"cannot be loaded: {first_line(error)}")

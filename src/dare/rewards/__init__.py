@@ -1,8 +1,7 @@
 """Verifiable rewards, in the style that TRL calls them: lists in, one number a rollout out."""
 
 from dare.rewards.builtin import boxed_reward, check_math_golds, gsm8k_reward, last_boxed
-from dare_verify.math import math_reward
-from dare_verify.math.verifier import GOLD_COLUMNS
+from dare_verify.math import GOLD_COLUMNS, math_reward
 
 __all__ = ["boxed_reward", "check_math_golds", "gsm8k_reward", "last_boxed", "math_reward"]
 

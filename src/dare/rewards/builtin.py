@@ -8,9 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from dare.errors import InvalidInput
-from dare_verify.math import check_golds, default
+from dare_verify.math import check_golds, default, golds_of, reward
 from dare_verify.math.extract import boxed_answer, marked_answer
-from dare_verify.math.verifier import golds_of, reward
 
 _OPEN = r"\boxed{"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)

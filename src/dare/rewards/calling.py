@@ -10,6 +10,7 @@ import math
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -219,20 +220,21 @@ class _Pending:
 def _begin(name: str, function: Any, given: dict[str, Any], tools: dict[str, Any]) -> Any:
     """The function's answer, or one that is under way. It gets copies: what it does to a prompt or
     a column must not reach the data."""
-    try:
+    with _blaming(name, function):
         answer = function(**_accepted(function, {**_copied(given), **tools}))
         return _Pending(answer) if inspect.isawaitable(answer) else answer
-    except (KeyboardInterrupt, InvalidInput):
-        raise
-    except BaseException as error:  # sys.exit() too would end the run as if it were done
-        raise _raised(name, function, error) from error
 
 
 def _result(name: str, function: Any, answer: Any) -> Any:
-    if not isinstance(answer, _Pending):
-        return answer
+    with _blaming(name, function):
+        return answer.future.result() if isinstance(answer, _Pending) else answer
+
+
+@contextmanager
+def _blaming(name: str, function: Any) -> Iterator[None]:
+    """What the function raises names it; sys.exit() too would end the run as if it were done."""
     try:
-        return answer.future.result()
+        yield
     except (KeyboardInterrupt, InvalidInput):
         raise
     except BaseException as error:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from dare.errors import InvalidInput
+from dare.errors import InvalidInput, require
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -57,6 +57,16 @@ def _read(path: Path, kind: str, parse: Any) -> Any:
         place = "" if line is None else f" at line {line}"
         fix = f"cannot be read as {kind}{place} ({type(error).__name__})"
         raise InvalidInput("run", str(path), fix) from None
+
+
+def user_yaml(path: Path, field: str) -> Any:
+    """What a YAML file holds that the user named in `field`."""
+    require(path.is_file(), field, str(path), "there is no such file")
+    try:
+        return load_yaml(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        fix = f"is not YAML: {' '.join(str(error).split())}"
+        raise InvalidInput(field, str(path), fix) from None
 
 
 def load_yaml(text: str) -> Any:

@@ -6,7 +6,7 @@ out as plain data and is compared here; a data set's own test code runs in a sec
 
 from dare_verify.code.judge import judge, judge_batch
 from dare_verify.code.reward import code_reward, extract_program, make_code_reward
-from dare_verify.code.verdict import Ruling, Verdict
+from dare_verify.code.trials import Ruling, Verdict
 
 __all__ = [
     "Ruling",

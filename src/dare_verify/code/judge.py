@@ -12,9 +12,17 @@ from typing import Any
 
 from dare_errors import InvalidInput, require, suggest
 from dare_sandbox import Sandbox, open_sandbox
-from dare_verify.code.session import NotStarted
-from dare_verify.code.trials import BadTest, try_assert, try_function, try_stdin
-from dare_verify.code.verdict import Rules, Ruling, Trial, Verdict
+from dare_verify.code.trials import (
+    BadTest,
+    NotStarted,
+    Rules,
+    Ruling,
+    Trial,
+    Verdict,
+    try_assert,
+    try_function,
+    try_stdin,
+)
 
 KINDS: dict[str, tuple[str, ...]] = {  # with the keys that each test must have
     "stdin": ("output",),

@@ -10,7 +10,7 @@ from typing import Any
 
 from dare_errors import InvalidInput
 from dare_verify.code.judge import check_tests, judge_batch
-from dare_verify.code.verdict import Verdict
+from dare_verify.code.trials import Verdict
 
 _FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[ \t]*([^\s`{]*)[^\n`]*$")
 _PYTHON = re.compile(r"py(thon)?[0-9.]*", re.IGNORECASE)

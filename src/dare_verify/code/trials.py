@@ -1,26 +1,237 @@
 """One test of a program: by what it prints, by what a function returns, by assertions.
 
-What a program's process answers may be a forgery; that is no better than a lie.
+First what may be said of a program and what it may use, then how one process is talked to, then the
+three kinds of test. What a process answers may be a forgery; that is no better than a lie.
 """
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import dataclasses
+import functools
 import json
+import marshal
 import math
 import re
 import secrets
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
-from dare_errors import InvalidInput
-from dare_sandbox.base import Ended, Execution, Job, Sandbox
+from dare_errors import InvalidInput, require
+from dare_sandbox.base import Ended, Execution, Job, Limits, Sandbox
+from dare_sandbox.inside.processes import STRETCH
 from dare_verify.code.answers import same
-from dare_verify.code.session import HungUp, Late, Session, TooLong, payload
-from dare_verify.code.verdict import MANY_CALLS, REPLY_BYTES, Rules, Ruling, Trial
-from dare_verify.code.wire import Unsupported, dump, load
+from dare_verify.code.wire import Unsupported, dump, frame, load
+
+
+class Ruling(StrEnum):
+    """Why a program passed, failed or could not be judged."""
+
+    ACCEPTED = "accepted"
+    WRONG_ANSWER = "wrong_answer"
+    RUNTIME_ERROR = "runtime_error"
+    TIME_LIMIT = "time_limit"
+    MEMORY_LIMIT = "memory_limit"
+    OUTPUT_LIMIT = "output_limit"
+    NO_PROGRAM = "no_program"
+    JUDGE_ERROR = "judge_error"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One program on one test; its `wall_s` are without those that it waited for a processor."""
+
+    ruling: Ruling
+    message: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One program on all of its tests.
+
+    `passed` is None where the fault is not the program's: then nothing is known of it. `stdout`,
+    `stderr` and `message` are those of the first test that was not passed, else of the last one.
+    """
+
+    verdict: Ruling
+    message: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    cpu_s: float = 0.0
+    tests_passed: int = 0
+    tests_run: int = 0
+    failed_test: int | None = None
+
+    @property
+    def passed(self) -> bool | None:
+        """True, False, or None for unscored."""
+        return None if self.verdict is Ruling.JUDGE_ERROR else self.verdict is Ruling.ACCEPTED
+
+
+REPLY_BYTES = 16 << 20
+MANY_CALLS = 3  # the calls of one assert test have this many times the limit of one call
+_PROCESSES = 128  # a hundred threads are honest
+_CHECKER = Limits(wall_s=120.0, cpu_s=40.0, memory_mb=2048)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Limits of one test. The time limit is CPU time: a busy machine must not change a verdict."""
+
+    time_limit_s: float = 4.0
+    memory_mb: int = 512
+    wall_limit_s: float | None = None
+    output_bytes: int = 16 << 20
+
+    def __post_init__(self) -> None:
+        require(self.time_limit_s > 0, "time_limit_s", self.time_limit_s, "must be positive")
+        require(self.wall_s > 0, "wall_limit_s", self.wall_limit_s, "must be positive")
+        require(self.memory_mb >= 16, "memory_mb", self.memory_mb, "must be at least 16")
+
+    @property
+    def wall_s(self) -> float:
+        """How long a program that sleeps or waits is let be."""
+        given = self.wall_limit_s
+        return 2.5 * self.time_limit_s + 2.0 if given is None else given
+
+    def limits(self, times: int = 1, waiting_s: float = 0.0) -> Limits:
+        """For the sandbox: some times the time limit, and `waiting_s` of waiting for the judge."""
+        return Limits(
+            wall_s=times * self.wall_s + waiting_s,
+            cpu_s=times * self.time_limit_s,
+            memory_mb=self.memory_mb,
+            output_bytes=self.output_bytes,
+            processes=_PROCESSES,
+        )
+
+    @staticmethod
+    def checker() -> Limits:
+        """For the process that runs a data set's own test code."""
+        return _CHECKER
+
+
+_HERE = Path(__file__).parent
+
+
+class NotStarted(Exception):
+    """The sandbox could not start a process to talk to."""
+
+
+class HungUp(Exception):
+    """The process ended, or closed its end of the line."""
+
+
+class Late(Exception):
+    """No message came in time."""
+
+
+class TooLong(Exception):
+    """The message is longer than any answer should be."""
+
+
+@functools.cache
+def payload(*names: str, portable: bool = False) -> str:
+    """Files of this package as one program; the last of them is run, the others are imported.
+
+    They go compiled, which saves half the time of a start; `portable`, as text for any Python.
+    """
+    parts = ["import binascii, marshal, sys, types\n"]
+    for name in names:
+        text = (_HERE / f"{name}.py").read_text(encoding="utf-8")
+        code = f"compile({text!r}, {name!r}, 'exec')"
+        if not portable:
+            compiled = marshal.dumps(compile(text, name, "exec", optimize=2))
+            # Base64 has nothing to escape, which is what takes long to read.
+            code = f"marshal.loads(binascii.a2b_base64('{base64.b64encode(compiled).decode()}'))"
+        if name == names[-1]:
+            parts.append(f"exec({code}, {{'__name__': '__main__'}})\n")
+        else:
+            parts.append(
+                f"module = sys.modules['dare_verify.code.{name}'] = types.ModuleType({name!r})\n"
+                f"exec({code}, module.__dict__)\n"
+            )
+    return "".join(parts)
+
+
+class Session:
+    """One process that was sent `payload(...)`."""
+
+    def __init__(self, sandbox: Sandbox, source: str, limits: Limits) -> None:
+        self._running = sandbox.start(Job(source, limits=limits, channel=True))
+        if self._running.channel is None:
+            ended = self._running.wait()
+            raise NotStarted(f"{sandbox.name} opened no channel: {ended.detail}")
+        self._channel = self._running.channel
+        self._longest_s = STRETCH * limits.wall_s
+        self._ended: Execution | None = None
+
+    def send(self, message: bytes, within_s: float) -> None:
+        """Raises HungUp or Late where the process does not take it."""
+        self._channel.settimeout(max(within_s, 0.001))
+        try:
+            self._channel.sendall(frame(message))
+        except TimeoutError:
+            raise Late from None
+        except OSError:
+            raise HungUp from None
+
+    def receive(self, within_s: float, longest: int = REPLY_BYTES) -> bytes:
+        """The next message; raises HungUp, Late or TooLong."""
+        deadline = time.monotonic() + within_s
+        size = int.from_bytes(self._exactly(4, deadline), "big")
+        if size > longest:
+            raise TooLong
+        return self._exactly(size, deadline)
+
+    def _exactly(self, size: int, deadline: float) -> bytes:
+        parts = []
+        while size:
+            self._channel.settimeout(max(self._left_s(deadline), 0.001))
+            try:
+                part = self._channel.recv(min(size, 1 << 20))
+            except TimeoutError:
+                if self._left_s(deadline) > 0:
+                    continue
+                raise Late from None
+            except OSError:
+                raise HungUp from None
+            if not part:
+                raise HungUp
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def _left_s(self, deadline: float) -> float:
+        """Until the deadline, which is later for a process that had to wait for a processor."""
+        left = deadline - time.monotonic()
+        return left if left > 0 else left + min(self._running.waited_s(), self._longest_s)
+
+    def end(self, *, kill: bool = True) -> Execution:
+        """Stop the process, or let it end by itself, and say what became of it."""
+        if self._ended is None:
+            if kill:
+                self._running.kill()
+            self._ended = self._running.wait()
+            with contextlib.suppress(OSError):
+                self._channel.close()
+        return self._ended
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
 
 TOLERANCE = 1e-6
 _LONGEST_FLOAT = 1000

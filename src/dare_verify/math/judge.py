@@ -2,21 +2,18 @@
 
 The same walk over the structure of both is done twice: first with exact arithmetic alone, in the
 calling process, and only where that leaves the verdict open again in a worker, by `symbolic`.
+Verdicts have three values, None being unknown.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
 
-from dare_verify.math.latex import clean
-from dare_verify.math.relations import (
-    as_interval,
-    assigned,
-    closeness,
-    is_name,
-    joined,
-    relations_agree,
-)
+from dare_verify.math.expression import INFINITE, Decide, Verdict, tree_of, value_of
+from dare_verify.math.extract import clean
 from dare_verify.math.shape import (
     EMPTY,
     Shape,
@@ -28,7 +25,9 @@ from dare_verify.math.shape import (
     split_unit,
     words_of,
 )
-from dare_verify.math.values import Decide, Verdict, every, paired, some, tree_of, value_of
+
+_EXACT = Decide()
+_SET = ("\\{", "\\}")
 
 LONGEST = 2_000  # characters of an answer that is not a single number
 DEEPEST = 25
@@ -75,12 +74,220 @@ def undone(gold: str, answer: str) -> bool:
     return bool(_UNDONE.search(answer)) and not _UNDONE.search(gold)
 
 
+def every(values: Iterable[Verdict]) -> Verdict:
+    """False if any is; otherwise unknown if any is."""
+    known = True
+    for value in values:
+        if value is False:
+            return False
+        known = known and value is not None
+    return True if known else None
+
+
+def some(values: Iterable[Verdict]) -> Verdict:
+    """True if any is; otherwise unknown if any is."""
+    none = every(None if value is None else not value for value in values)
+    return None if none is None else not none
+
+
+def paired(
+    first: Sequence[Any], second: Sequence[Any], same: Callable[[Any, Any], Verdict]
+) -> Verdict:
+    """Can the two be paired off, each with one that is the same?"""
+    if len(first) != len(second):
+        return False
+    table = [[same(a, b) for b in second] for a in first]
+    if _perfect(table, (True,)):
+        return True
+    return None if _perfect(table, (True, None)) else False
+
+
+def _perfect(table: list[list[Verdict]], allowed: tuple[Verdict, ...]) -> bool:
+    """Is there a perfect matching along the allowed entries? (augmenting paths)"""
+    owner: dict[int, int] = {}
+
+    def place(row: int, seen: set[int]) -> bool:
+        for column, value in enumerate(table[row]):
+            if value in allowed and column not in seen:
+                seen.add(column)
+                if column not in owner or place(owner[column], seen):
+                    owner[column] = row
+                    return True
+        return False
+
+    return all(place(row, set()) for row in range(len(table)))
+
+
+Same = Callable[[Shape, Shape], Verdict]
+
+_FLIP = {"<": ">", ">": "<", "\\le": "\\ge", "\\ge": "\\le", "=": "=", "\\ne": "\\ne"}
+_INDEX = re.compile(r"_\s?\{[^{}]*\}|_\s?\w|\\log ?_")
+_CALL = re.compile(r"(?<=[A-Za-z'])\s?\([^()]*\)|(?<=[A-Za-z'])\s?\[[^\[\]]*\]")
+_LETTER = re.compile(r"[A-Za-z](?:_\{?\w+\}?)?|\\[a-z]+ ?")
+
+
+def is_name(item: Shape) -> bool:
+    """Something being named, like x, f(2), AB or m+n: letters, and digits only as indices."""
+    text = _CALL.sub("", _INDEX.sub("", item.text)).strip()
+    if item.kind == "seq":
+        return all(map(is_name, item.items))
+    if text.startswith("-") or not re.search("[A-Za-z]", text):
+        return False  # -x = 5 does not say that x is 5
+    if re.search(r"\\(?:pi|infty|frac|sqrt)(?![a-z])", text):
+        return False
+    return item.kind == "leaf" and not any(char.isdigit() for char in text)
+
+
+def assigned(relation: Shape) -> Shape | None:
+    """What `x = ... = value` assigns; None where it is no assignment."""
+    if set(relation.fence) != {"="}:
+        return None
+    first, last = relation.items[0], relation.items[-1]
+    if is_name(first):
+        return last if _consistent(relation.items[1:]) else None
+    return first if is_name(last) and len(relation.items) == 2 else None
+
+
+def _consistent(parts: tuple[Shape, ...]) -> bool:
+    """Is `x = 6/2 = 3` free of contradictions, as far as exact arithmetic can tell?"""
+    return all(_EXACT.same(part.text, parts[-1].text) is not False for part in parts[:-1])
+
+
+def as_interval(relation: Shape) -> tuple[str, Shape] | None:
+    """The name and the interval of `a < x <= b`, `x > a` or `x != a`; None for other relations."""
+    signs, parts = relation.fence, relation.items
+    if len(parts) == 2 and signs[0] in _FLIP and signs[0] != "=":
+        if is_name(parts[0]):
+            name, bound, sign = parts[0], parts[1], signs[0]
+        elif is_name(parts[1]):
+            name, bound, sign = parts[1], parts[0], _FLIP[signs[0]]
+        else:
+            return None
+        text = bound.text
+        forms = {
+            "<": rf"(-\infty,{text})",
+            "\\le": rf"(-\infty,{text}]",
+            ">": rf"({text},\infty)",
+            "\\ge": rf"[{text},\infty)",
+            "\\ne": rf"(-\infty,{text})\cup({text},\infty)",
+        }
+        return name.key, shape(forms[sign])
+    if len(parts) == 3 and is_name(parts[1]):
+        low, high = parts[0].text, parts[2].text
+        rising, falling = {"<", "\\le"}, {">", "\\ge"}
+        if set(signs) <= falling:
+            low, high, signs = high, low, (_FLIP[signs[1]], _FLIP[signs[0]])
+        elif not set(signs) <= rising:
+            return None
+        left = "(" if signs[0] == "<" else "["
+        right = ")" if signs[1] == "<" else "]"
+        return parts[1].key, shape(f"{left}{low},{high}{right}")
+    return None
+
+
+def relations_agree(gold: Shape, answer: Shape, same: Same, decide: Decide) -> Verdict:
+    """Do two relations say the same?"""
+    intervals = as_interval(gold), as_interval(answer)
+    if intervals[0] and intervals[1]:
+        return intervals[0][0] == intervals[1][0] and same(intervals[0][1], intervals[1][1])
+    values = assigned(gold), assigned(answer)
+    if values[0] and values[1]:
+        names = [
+            (item.items[0] if value is item.items[-1] else item.items[-1]).key
+            for item, value in zip((gold, answer), values, strict=True)
+        ]
+        if names[0] == names[1]:
+            return same(values[0], values[1])
+        if all(len(_LETTER.findall(name)) == 1 for name in names):
+            mixed = any(_LETTER.search(value.text) for value in values if value)
+            if not mixed:
+                return False  # x=5 is not y=5
+    if len(gold.items) != 2 or len(answer.items) != 2:
+        alike = gold.fence == answer.fence and len(gold.items) == len(answer.items)
+        return alike and every(map(same, gold.items, answer.items))
+    if answer.fence[0] not in (gold.fence[0], _FLIP.get(gold.fence[0])):
+        return False
+    if gold.fence == answer.fence and every(map(same, gold.items, answer.items)):
+        return True
+    sides = [(item.items[0].text, item.fence[0], item.items[1].text) for item in (gold, answer)]
+    return decide.relation(sides[0], sides[1])
+
+
+def closeness(relation: Shape, same: Callable[[Shape], Verdict], decide: Decide) -> Verdict:
+    r"""`2\sqrt3 \approx 3.46` is right if either side is, and the two are indeed close."""
+    parts = [part for part in relation.items if not is_name(part)]
+    if not parts:
+        return False
+    close = every(decide.near(parts[0].text, part.text) for part in parts[1:])
+    return every([close, some(map(same, parts))])
+
+
+_Bound = tuple[int, Fraction]  # (-1 | 0 | 1, value): minus infinity, finite, infinity
+
+
+class Piece(NamedTuple):
+    """An interval; a point is closed on both sides."""
+
+    low: _Bound
+    high: _Bound
+    low_closed: bool
+    high_closed: bool
+
+
+def joined(item: Shape) -> list[Piece] | None:
+    """The pieces of a union in order, as few as possible; None where an end is no rational."""
+    pieces = []
+    for part in item.items if item.kind == "union" else (item,):
+        found = _pieces(part)
+        if found is None:
+            return None
+        pieces.extend(found)
+    pieces.sort(key=lambda piece: (piece.low, not piece.low_closed))
+    merged: list[Piece] = []
+    for piece in pieces:
+        last = merged[-1] if merged else None
+        if last is None or not _touch(last, piece):
+            merged.append(piece)
+        else:
+            end = max((last.high, last.high_closed), (piece.high, piece.high_closed))
+            merged[-1] = last._replace(high=end[0], high_closed=end[1])
+    return merged
+
+
+def _touch(left: Piece, right: Piece) -> bool:
+    if right.low == left.high:
+        return right.low_closed or left.high_closed
+    return right.low < left.high
+
+
+def _pieces(part: Shape) -> list[Piece] | None:
+    if part.kind != "seq":
+        return None
+    ends = [_bound(end) for end in part.items]
+    known = [end for end in ends if end is not None]
+    if len(known) != len(ends):
+        return None
+    if part.fence == _SET:
+        return [Piece(end, end, True, True) for end in known if not end[0]]
+    if len(known) != 2 or part.fence[0] not in "([" or known[0] >= known[1]:
+        return None
+    return [Piece(known[0], known[1], part.fence[0] == "[", part.fence[1] == "]")]
+
+
+def _bound(item: Shape) -> _Bound | None:
+    tree = tree_of(item.text) if item.kind == "leaf" else None
+    if tree is None:
+        return None
+    if tree in INFINITE:
+        return INFINITE[tree], Fraction(0)
+    value = value_of(tree)
+    return None if value is None else (0, value)
+
+
 _REALS = re.compile(r"(?:\\text\{ ?)?(?:all )?real(?:s| numbers) ?\}?|\\mathbb ?\{R\}|R", re.I)
 _REALS_BUT = re.compile(r"\\mathbb ?\{R\} ?(?:\\setminus|\\backslash|-) ?\\\{([^,]*)\\\}")
-_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
 _CLOCK = re.compile(r"\d{1,2}:[0-5]\d(?!\d)")
 _OR = re.compile(r"(?<![A-Za-z])or(?![A-Za-z])", re.I)
-_SET = ("\\{", "\\}")
 _PARENS = ("(", ")")
 
 
@@ -156,7 +363,6 @@ def _unordered(item: Shape) -> bool:
 
 
 def _collections(gold: Shape, answer: Shape, decide: Decide) -> Verdict:
-    gold, answer = _reread(gold, answer), _reread(answer, gold)
     if EMPTY in (words_of(gold.text), words_of(answer.text)):
         return words_of(gold.text) == words_of(answer.text)
     if _unordered(gold) and _unordered(answer):
@@ -179,13 +385,6 @@ def _collections(gold: Shape, answer: Shape, decide: Decide) -> Verdict:
 def _one_value(item: Shape) -> bool:
     """A set of one, or the same value in several forms: `1/2 or 0.5`."""
     return len(item.items) == 1 or (item.kind != "union" and bool(_OR.search(item.text)))
-
-
-def _reread(item: Shape, other: Shape) -> Shape:
-    """`100,200` is a number unless what it is compared with is a list."""
-    if item.kind == "leaf" and other.kind in ("list", "seq") and _THOUSANDS.fullmatch(item.key):
-        return shape(item.text.replace(",", " , "))
-    return item
 
 
 def _named_apart(item: Shape) -> bool:
@@ -268,9 +467,6 @@ def _spoken(text: str) -> str:
     plain = re.sub(r"\\text\{([^{}]*)\}", r" \1 ", text)
     spoken = re.fullmatch(r"[\w\s.,:'-]*", plain) and re.search("[A-Za-z]{3}", plain)
     return " ".join(plain.lower().split()) if spoken else ""
-
-
-_EXACT = Decide()
 
 
 def quick(gold: str, answer: str) -> tuple[Verdict, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 
-from dare_verify.math.latex import clean, squeeze
+from dare_verify.math.extract import clean, squeeze
 
 EMPTY = "∅"
 _ALIASES = {
@@ -394,18 +394,21 @@ def cut(text: str, pattern: re.Pattern[str]) -> tuple[list[str], list[str]]:
             found.append(match.group())
             place = last = match.end()
             continue
-        bracket = _OPEN.match(text, place)
-        if bracket:
-            depth, place = depth + 1, bracket.end()
-            continue
-        bracket = _CLOSE.match(text, place)
-        if bracket:
-            depth, place = max(0, depth - 1), bracket.end()
+        if step := _bracket(text, place):
+            depth, place = max(0, depth + step[0]), step[1]
             continue
         place += 2 if text.startswith(("\\\\", "\\%"), place) else 1
     parts.append(text[last:].strip())
     kept = [part for part in parts if part] if pattern in (_AND, _COMMA, _CUP, _OR) else parts
     return kept, found
+
+
+def _bracket(text: str, place: int) -> tuple[int, int] | None:
+    """Whether a bracket opens (1) or closes (-1) here, and where it ends."""
+    for pattern, step in ((_OPEN, 1), (_CLOSE, -1)):
+        if found := pattern.match(text, place):
+            return step, found.end()
+    return None
 
 
 def fence_of(text: str) -> tuple[str, str] | None:
@@ -419,17 +422,10 @@ def fence_of(text: str) -> tuple[str, str] | None:
         return None
     depth, place = 0, 0
     while place < len(text):
-        bracket = _OPEN.match(text, place)
-        if bracket:
-            depth, place = depth + 1, bracket.end()
-            continue
-        bracket = _CLOSE.match(text, place)
-        if bracket:
-            depth, place = depth - 1, bracket.end()
-            if depth == 0 and place < len(text):
-                return None
-            continue
-        place += 1
+        step = _bracket(text, place)
+        depth, place = (depth + step[0], step[1]) if step else (depth, place + 1)
+        if step and step[0] < 0 and depth == 0 and place < len(text):
+            return None
     return (opening, closing) if depth == 0 else None
 
 

@@ -16,19 +16,20 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 from mpmath import mp  # type: ignore[import-untyped]
 
-from dare_verify.math.expression import TooBig, Tree
-from dare_verify.math.latex import clean
-from dare_verify.math.values import (
+from dare_verify.math.expression import (
     INFINITE,
     NEAR,
     Decide,
     Irrational,
     Sides,
+    TooBig,
+    Tree,
     Verdict,
     based_value,
     huge,
     tree_of,
 )
+from dare_verify.math.extract import clean
 
 _DIGITS = (50, 400)
 _POINTS = 4  # with positive values, and as many with either sign

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from dare_verify.pool_server import Handler, serve
+from dare_verify.pool import Handler, serve
 
 WARM = (
     (r"\int_0^1 x\,dx", r"\frac{1}{2}"),

@@ -21,7 +21,7 @@ from typing import Any
 
 from dare_sandbox import open_sandbox
 from dare_verify.code import judge_batch
-from dare_verify.code.verdict import Verdict
+from dare_verify.code.trials import Verdict
 
 HERE = Path(__file__).parent / "corpus"
 LIMITS: dict[str, Any] = {"time_limit_s": 1.0, "memory_mb": 256}

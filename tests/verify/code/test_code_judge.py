@@ -14,9 +14,7 @@ import pytest
 from dare.errors import InvalidInput
 from dare_sandbox import Ended, Execution, Job, Running, Sandbox, open_sandbox
 from dare_verify.code import Verdict, judge, judge_batch
-from dare_verify.code.session import payload
-from dare_verify.code.trials import Candidate, try_assert
-from dare_verify.code.verdict import Rules, Ruling, Trial
+from dare_verify.code.trials import Candidate, Rules, Ruling, Trial, payload, try_assert
 
 DOUBLE = "def f(x):\n    return 2 * x\n"
 SUM = [{"input": "1 2", "output": "3"}, {"input": "3 4", "output": "7"}]
@@ -246,9 +244,9 @@ def test_a_bad_test_is_not_the_programs_fault(
     kind: str, tests: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dare_sandbox import Limits
-    from dare_verify.code import verdict
+    from dare_verify.code import trials
 
-    monkeypatch.setattr(verdict, "_CHECKER", Limits(wall_s=5.0, cpu_s=1.0, memory_mb=512))
+    monkeypatch.setattr(trials, "_CHECKER", Limits(wall_s=5.0, cpu_s=1.0, memory_mb=512))
     found = judge(DOUBLE, tests, kind=kind)
     assert (found.passed, found.verdict) == (None, "judge_error")
     assert found.message
