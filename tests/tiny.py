@@ -161,8 +161,6 @@ def config(folder: str | Path, **changes: Any) -> DareConfig:
         acts = acting_changes(preset, {**few, **own})
         curriculum = {**{name: value for name, value in few.items() if name in acts}, **own}
     settings: dict[str, Any] = {
-        "temperature": 0.6,  # with a nucleus, so that log-probs must know of both
-        "top_p": 0.95,
         "output_dir": str(folder),
         "max_steps": 3,
         "learning_rate": 1e-3,
@@ -170,6 +168,7 @@ def config(folder: str | Path, **changes: Any) -> DareConfig:
         "rollout_budget": 32,
         "max_completion_length": 8,
         "temperature": 1.0,
+        "top_p": 0.95,  # log-probs must know of the nucleus
         "save_strategy": "no",
         "use_cpu": True,
         "disable_tqdm": True,
