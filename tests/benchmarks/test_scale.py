@@ -18,8 +18,8 @@ def test_a_small_size_gives_every_figure_of_the_page(estimator):
 
 
 def test_a_first_reading_holds_all_states_at_once():
-    small, large = scale.alone("read", 500), scale.alone("read", 8000)
-    assert large["peak_mb"] - small["peak_mb"] > 7500 * scale.HIDDEN * 8 / 1e6
+    small, large = scale.alone("read", 500), scale.alone("read", 4000)
+    assert large["peak_mb"] - small["peak_mb"] > 3500 * scale.HIDDEN * 8 / 1e6
 
 
 def test_each_process_receives_what_all_send():

@@ -36,7 +36,7 @@ def test_estimates_converge_when_the_policy_stands_still() -> None:
     changes = {"buffer.rollouts_per_prompt": 256, "tiers": False}
     config = CurriculumConfig.preset("dare", rollout_budget=512, **changes)
     shares = []
-    for seed in range(4):
+    for seed in range(2):
         learner = SimulatedLearner(100, rate=0.0, length_rate=0.0, drift=0.0, seed=seed)
         run = simulate(config, learner, 100, every=50)
         assert run["mae_all"][-1] < run["mae_all"][1]

@@ -196,7 +196,7 @@ def test_a_process_that_is_killed_ends_the_others_in_a_line(kind: str, tmp_path:
 CONFIG = """
 compute_environment: LOCAL_MACHINE
 distributed_type: FSDP
-num_processes: 2
+num_processes: 1
 main_process_port: 0
 mixed_precision: {precision}
 fsdp_config:

@@ -76,14 +76,14 @@ def test_a_busy_machine_gives_the_verdicts_of_an_idle_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_busy_core: None
 ) -> None:
     """On a core with eight others an item takes nine times as long, and has its limit all the same:
-    0.6 s of work or of sleep are within 1 s, 3 s of either are not."""
+    0.3 s of work or of sleep are within 0.5 s, 1.5 s of either are not."""
     (tmp_path / "busy_worker.py").write_text(BUSY)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    items = [{"spin": 0.6}, {"sleep": 0.6}, {"spin": 3.0}, {"sleep": 3.0}]
-    with WorkerPool("busy_worker", workers=4, limit_s=1.0) as busy:
+    items = [{"spin": 0.3}, {"sleep": 0.3}, {"spin": 1.5}, {"sleep": 1.5}]
+    with WorkerPool("busy_worker", workers=4, limit_s=0.5) as busy:
         assert statuses(busy, *items) == ["ok", "ok", "timeout", "timeout"]
         # Where many are late, each has a quarter.
-        many = [{"spin": 0.1}, *[{"spin": 0.7}] * 8]
+        many = [{"spin": 0.05}, *[{"spin": 0.35}] * 8]
         found = statuses(busy, *many)
         assert found[0] == "ok"
         assert found.count("timeout") >= 4
