@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -122,6 +123,7 @@ def in_company(processes: int, saved: Callable[[], str]) -> Iterator[None]:
 
 def _leave() -> None:
     if dist.is_initialized():
-        with contextlib.suppress(RuntimeError):  # of one that has gone already
-            dist.barrier()
+        if getattr(sys, "last_value", None) is None:  # one that an error ends waits for nobody
+            with contextlib.suppress(RuntimeError):  # of one that has gone already
+                dist.barrier()
         dist.destroy_process_group()

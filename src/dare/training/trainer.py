@@ -145,8 +145,10 @@ class DareTrainer(WholeCheckpoints):
                 optimizers=optimizers,
             )
         print_less(self.callback_handler.callbacks)
-        # Trainer makes the folder; what is refused from here on must leave none behind.
-        remove_empty(Path(str(args.output_dir)).resolve(), there)
+        # Trainer makes the folder; what is refused from here on must leave none behind. It makes it
+        # on the process that saves: another would take it away from under that one.
+        if args.should_save:
+            remove_empty(Path(str(args.output_dir)).resolve(), there)
         if Version(transformers.__version__) < Version("5.19.0"):
             # Older versions divide the loss by the accumulation steps unless these two say no.
             self.model_accepts_loss_kwargs = False
