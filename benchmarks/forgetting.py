@@ -1,6 +1,6 @@
 """How well the estimate foretells prompts that return, by how fast it forgets.
 
-    python benchmarks/forgetting.py --runs docs/results/methods_gpu/mixture/dare [--out FILE.json]
+    python benchmarks/forgetting.py --runs docs/results/methods_gpu_before [--out FILE.json]
 
 Every folder of --runs has the `selections.jsonl.gz` of a run: which prompts each step drew, and how
 many of their rollouts failed. The estimator sees the groups of a run in their order, without states

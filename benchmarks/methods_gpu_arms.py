@@ -61,6 +61,7 @@ class Arm:
         made = config_of(change(recipe, [f"--{one}" for one in self.changes]))
         rollouts = made.curriculum_config().rollout_budget
         made.per_device_train_batch_size = math.gcd(made.per_device_train_batch_size, rollouts)
+        made.max_steps *= made.updates_per_generation  # a task's steps are generations
         return made
 
     def rows(self, task: Task) -> list[Row]:

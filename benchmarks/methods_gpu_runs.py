@@ -137,7 +137,8 @@ def run(plan: Plan, task: Task, arm: Arm, seed: int, settings: dict[str, Any]) -
         "settings": settings,
         "about": task.about,
         "curriculum": trainer.settings.to_dict(),
-        "steps": trainer.state.global_step,
+        "steps": watch.seconds[-1][0],
+        "updates": trainer.state.global_step,
         "tokens": trainer.generated_tokens,
         "seconds": round(watch.seconds[-1][2], 2),
         "accuracy": {
@@ -172,18 +173,21 @@ class Watch(TrainerCallback):
     paused: float = 0.0
     done: bool = False
     seconds: list[tuple[int, int, float]] = field(default_factory=list)
-    """(step, tokens generated, seconds trained) after each step."""
+    """(step, tokens generated, seconds trained) after each step, which can have several updates."""
     last: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See TrainerCallback."""
+        step, unfinished = divmod(state.global_step, self.trainer.args.updates_per_generation)
+        if unfinished:
+            return
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         stopped = time.perf_counter()
-        step, tokens = state.global_step, self.trainer.generated_tokens
+        tokens = self.trainer.generated_tokens
         self.seconds.append((step, tokens, round(stopped - self.began - self.paused, 3)))
         spent = self.plan.run_tokens is not None and tokens >= self.plan.run_tokens
-        self.done = spent or step == state.max_steps
+        self.done = spent or state.global_step == state.max_steps
         if self.done or step % self.plan.eval_every == 0:
             self.keep(step, answered(self.trainer, self.sets).figures)
             self.paused += time.perf_counter() - stopped

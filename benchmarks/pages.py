@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -82,8 +83,8 @@ def pilot() -> str:
 
 
 @table
-def two_seeds() -> str:
-    """Two seeds of each method, each alone on its GPU."""
+def three_seeds() -> str:
+    """Three seeds of each method, each alone on its GPU."""
     task = results("methods_gpu")["tasks"]["mixture"]
     grpo, dare = task["arms"]["grpo"], task["arms"]["dare"]
     rows: list[list[object]] = []
@@ -108,13 +109,13 @@ def two_seeds() -> str:
 
 
 @table
-def two_seeds_curve() -> str:
+def three_seeds_curve() -> str:
     """The same runs at every evaluation, mean of the seeds."""
     arms = results("methods_gpu")["tasks"]["mixture"]["arms"]
     rows = []
     for at, step in enumerate((0, 20, 40, 60)):
         cells = [
-            sum(line[at][2] for line in arms[arm]["curve"][name].values()) / 2
+            mean(line[at][2] for line in arms[arm]["curve"][name].values())
             for name in ("math500", "gsm8k")
             for arm in ("grpo", "dare")
         ]

@@ -1,6 +1,6 @@
 """What thinning of small advantages saves and costs, on the groups that a run drew.
 
-    python benchmarks/thinning.py --runs docs/results/methods_gpu/mixture/dare [--out FILE.json]
+    python benchmarks/thinning.py --runs docs/results/methods_gpu_before [--out FILE.json]
 
 For settings of `advantage.thin_below`: the share of the rollouts that a step trains on, and the
 noise of its gradient, as the sum of squared advantages beside the sum without thinning. Rollouts of

@@ -66,7 +66,7 @@ def test_a_changed_figure_makes_a_page_stale_and_the_script_writes_it(tmp_path, 
 
     text = (DOCS / "lab" / "language_model.md").read_text("utf-8")
     new, stale = pages.filled(text.replace("0.350", "0.999", 1))
-    assert (new, stale) == (text, ["two-seeds-curve"])
+    assert (new, stale) == (text, ["three-seeds-curve"])
     (tmp_path / "lab").mkdir()
     page = tmp_path / "page.md"
     page.write_text("<!-- table: pilot -->\n<!-- end -->\n", "utf-8")

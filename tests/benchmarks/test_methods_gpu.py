@@ -168,3 +168,17 @@ def test_arms_are_presets_solutions_and_changes() -> None:
         Arm.of("dare:fresh_share=1.0:selection.kapa=8").config(task, 0, "unused")
     with pytest.raises(SystemExit, match="setting=value"):
         Arm.of("dare:tiers")
+
+
+def test_steps_are_generations_however_many_updates_they_have(model: Path, tmp_path: Path) -> None:
+    task = lottery_task(per_device_train_batch_size=16)
+    arm = Arm.of("grpo:steps_per_generation=2:gradient_accumulation_steps=1")
+    run_all(Plan(model, tmp_path, 1), task, [arm, Arm.of("grpo")], [1], warm=False)
+    found = {}
+    for name in ("grpo", arm.name):
+        folder = tmp_path / "lottery" / name / "seed-1"
+        found[name] = json.loads((folder / "summary.json").read_text())
+        assert [point["step"] for point in read_lines(folder / "eval.jsonl")] == [0, 1, 2]
+    assert [one["steps"] for one in found.values()] == [2, 2]
+    assert [one["updates"] for one in found.values()] == [2, 4]
+    assert [len(one["reward"]) for one in found.values()] == [2, 2]
