@@ -18,8 +18,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from dare.hints.programs import SHARE, outline
-from dare.hints.skeletons import skeleton
+from dare_hints.programs import SHARE, outline
+from dare_hints.skeletons import skeleton
 
 Case = tuple[str, str]  # solution, and its answer or the prompt of a program
 _RULES = Path(__file__).parent.parent / "tests" / "hints"

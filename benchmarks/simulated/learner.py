@@ -22,7 +22,7 @@ from dare.curriculum.estimators.build import Services
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.prompts import PromptTable
 from dare.curriculum.rollouts import Conditioning, Finish, RolloutBatch
-from dare.hints import hint
+from dare_hints import hint
 from simulated.population import UNITS, Population, World
 
 _UNIT = np.arange(2, UNITS + 1)

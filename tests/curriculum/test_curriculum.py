@@ -28,8 +28,8 @@ from dare import Curriculum, CurriculumConfig, InvalidInput, PromptTable, Rollou
 from dare.curriculum import Conditioning, RolloutBuffer, ScoreRequest, Services, Tier
 from dare.curriculum.buffer import choose_stale
 from dare.curriculum.estimators import Outcome
-from dare.hints import hint
 from dare.teacher.head import TeacherHead
+from dare_hints import hint
 
 PLAIN, THINK, HINT = Conditioning.PLAIN, Conditioning.THINK_LONGER, Conditioning.HINTED
 

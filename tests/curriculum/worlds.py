@@ -17,7 +17,7 @@ from dare.config import CurriculumConfig, nest
 from dare.config.nested import merge
 from dare.curriculum import Curriculum, PromptTable, RolloutBatch, ScoreRequest, Services, StepPlan
 from dare.curriculum.estimators import Measured
-from dare.hints import hint
+from dare_hints import hint
 
 SOLUTION = (
     "Let the first side be x and note that the other side is twice as long. "

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dare.errors import InvalidInput
-from dare.hints.programs import SHARE, ProgramGuard, outline, parsed
+from dare_hints.programs import SHARE, ProgramGuard, outline, parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("DARE_DATA", ROOT / ".." / "shared" / "data"))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dare.hints.answer_guard import AnswerGuard
-from dare.hints.skeletons import MAX_CHARS, MIN_CHARS, skeleton
+from dare_hints.answer_guard import AnswerGuard
+from dare_hints.skeletons import MAX_CHARS, MIN_CHARS, skeleton
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("DARE_DATA", ROOT / ".." / "shared" / "data"))

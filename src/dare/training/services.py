@@ -14,7 +14,6 @@ from dare.curriculum.arrays import Array
 from dare.curriculum.estimators import estimator_class
 from dare.curriculum.estimators.base import Measured
 from dare.curriculum.estimators.baselines import INSTRUCTION, Replies
-from dare.hints import hint
 from dare.policy.batching import IntArray
 from dare.policy.generate import GenerationRequest
 from dare.policy.sampling import Sampling
@@ -22,6 +21,7 @@ from dare.teacher.file import PROBES, load_head
 from dare.teacher.head import TeacherHead
 from dare.training.collect import Collector
 from dare.training.company import packed, unpacked
+from dare_hints import hint
 
 _LOG = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ class Services:
     entropy(rows)   mean token entropy of a short prefix a prompt
     ask(rows)       the policy's replies to the judge's question
     decode(tokens)  text of a buffered response, for hints
-    hint(text, answer, prompt)  what may be shown of it: `dare.hints.hint`
+    hint(text, answer, prompt)  what may be shown of it: `dare_hints.hint`
     teacher         predicts success from that of references: `dare.teacher.head.TeacherHead`
     embeddings      one row a prompt (cold start, teacher)
     solutions(rows) `solution_statistics` of each reference solution, NaN where there is none

@@ -18,11 +18,11 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 from dare.curriculum import Services, TrainBatch
 from dare.errors import require
-from dare.hints import hint
 from dare.integrations.loop import LoopCurriculum
 from dare.integrations.verl.loss import row_clipped_loss
 from dare.integrations.verl.rows import ASKED, columns, records, told, trained
 from dare.integrations.verl.settings import settings_of
+from dare_hints import hint
 
 
 @register_trainer("dare")

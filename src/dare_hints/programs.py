@@ -22,8 +22,8 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dare.errors import require
-from dare.hints.skeletons import MAX_CHARS, MIN_CHARS, split
+from dare_errors import require
+from dare_hints.skeletons import MAX_CHARS, MIN_CHARS, split
 
 SHARE = 1 / 3
 """Of a program's statements a hint shows at most this share."""

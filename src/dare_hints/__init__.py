@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dare.hints.programs import outline
-from dare.hints.skeletons import skeleton
+from dare_hints.programs import outline
+from dare_hints.skeletons import skeleton
 
 __all__ = ["hint", "outline", "skeleton"]
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from dare.errors import require
-from dare.hints.answer_guard import AnswerGuard
+from dare_errors import require
+from dare_hints.answer_guard import AnswerGuard
 
 MIN_CHARS = 14
 MAX_CHARS = 280
