@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from dare.teacher.fit import FitSettings, hold_out
-from dare.teacher.fitting import fit_teacher
-from dare.teacher.recalibrate import best_line, expected_error, recalibrated
+from dare.teacher.fitting import best_line, expected_error, fit_teacher, recalibrated
 
 SETTINGS = FitSettings(steps=300, references=64, hidden=32, batch=64, held_out=0.2, weight_decay=0)
 

@@ -108,9 +108,8 @@ def fit(
     from dare.teacher.embedder import embed as embedded
     from dare.teacher.file import SavedHead, save_head
     from dare.teacher.fit import FitSettings
-    from dare.teacher.fitting import fit_teacher
+    from dare.teacher.fitting import fit_teacher, show
     from dare.teacher.rates import Columns, read_rates
-    from dare.teacher.report import show
 
     quiet()
     settings = FitSettings(

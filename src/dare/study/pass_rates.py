@@ -13,11 +13,11 @@ import numpy as np
 from transformers import TrainerCallback
 
 from dare.curriculum.arrays import Array, keyed_rng
+from dare.data.row import text_of
 from dare.errors import InvalidInput, require
 from dare.runs.checkpoint import checkpoints
 from dare.runs.files import write_whole
 from dare.study.single import fresh_rollouts, made_to_measure
-from dare.teacher.rates import text_of
 from dare.training.progress import RichProgress
 from dare.training.recipe import load_data
 
@@ -123,7 +123,7 @@ class RateRecorder(TrainerCallback):
 
 def prompts_of(recipe: Mapping[str, Any]) -> frozenset[str]:
     """The training prompts of a recipe, to be left out."""
-    return frozenset(text_of(row.get("prompt")) for row in load_data(recipe.get("data"), "data"))
+    return frozenset(text_of(row["prompt"]) for row in load_data(recipe.get("data"), "data"))
 
 
 def _claim(folder: Path, recipe: Mapping[str, Any], wanted: Wanted) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from dare.curriculum.arrays import Array
+from dare.data.row import text_of
 from dare.errors import InvalidInput, require
 from dare.teacher.file import PROBES
-from dare.teacher.rates import text_of
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,11 +44,6 @@ class Rates:
         """These rows."""
         prompts = [self.prompts[row] for row in rows.tolist()]
         return Rates(prompts, self.rate_P[rows], self.trials_P[rows], self.policy_P[rows])
-
-
-def text_of(prompt: Any) -> str:
-    """What tells prompts apart: their text, or their messages in a canonical form."""
-    return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True)
 
 
 def read_rates(paths: Sequence[str | Path], columns: Columns | None = None) -> Rates:
