@@ -336,12 +336,9 @@ def as_row(value: Any, file: str, number: int, unit: str) -> Row:
     raise InvalidInput(f"{file} {unit} {number}", value, fix)
 
 
-class _Refused(ValueError):
-    """A number that JSON does not have."""
-
-
 def _refuse(word: str) -> None:
-    raise _Refused(word)
+    """A number that JSON does not have."""
+    raise ValueError(word)
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse)

@@ -193,7 +193,7 @@ class Sieve:
                     left.append(item.row)
             yield left
         progress(source.name, tally.read)
-        if tally.levels or tally.read == tally.bad_rows:
+        if tally.levels or tally.read == tally.dropped["bad_rows"]:
             return
         where = f"source {source.name}"
         if "level" in source.columns:
@@ -224,7 +224,7 @@ class Sieve:
                     continue
                 tally.levels += row["level"] is not None
                 if source.levels and row["level"] not in source.levels:
-                    tally.other_level += 1
+                    tally.dropped["other_level"] += 1
                     continue
                 simple = simplified(problem_text(row["prompt"]))
                 key = key_of(squeezed(simple))
@@ -267,6 +267,9 @@ def _shared_ids(
 
 
 _EXAMPLES = 5
+# Why rows are dropped, by the names and in the order of the report.
+_REASONS = ("bad_rows", "other_level", "same_text", "same_text_after_normalisation")
+_REASONS += ("evaluation_problems_by_text", "evaluation_problems_by_ngrams")
 
 
 @dataclass
@@ -276,14 +279,9 @@ class Tally:
     name: str
     wanted: int | None
     read: int = 0
-    bad_rows: int = 0
-    other_level: int = 0
+    dropped: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(_REASONS, 0)))
     levels: int = 0
-    same_text: int = 0
-    same_normalised: int = 0
     conflicting_answers: int = 0
-    evaluation_text: int = 0
-    evaluation_ngrams: int = 0
     kept: int = 0
     found: dict[str, dict[str, set[str]]] = field(default_factory=dict)
     examples: list[dict[str, Any]] = field(default_factory=list)
@@ -291,17 +289,14 @@ class Tally:
 
     def bad(self, where: str, error: InvalidInput) -> dict[str, Any]:
         """A row that cannot be read."""
-        self.bad_rows += 1
+        self.dropped["bad_rows"] += 1
         if len(self.bad_examples) < _EXAMPLES:
             self.bad_examples.append(str(error))
         return {"source": self.name, "where": where, "why": "bad row", "error": str(error)}
 
     def repeat(self, row: Mapping[str, Any], where: str, repeat: Repeat) -> dict[str, Any]:
         """A row that was there before."""
-        if repeat.same_text:
-            self.same_text += 1
-        else:
-            self.same_normalised += 1
+        self.dropped["same_text" if repeat.same_text else "same_text_after_normalisation"] += 1
         self.conflicting_answers += not repeat.same_answer
         why = "same text" if repeat.same_text else "same text after normalisation"
         more = {"first_row": repeat.first + 1, "same_answer": repeat.same_answer}
@@ -311,9 +306,8 @@ class Tally:
         self, row: Mapping[str, Any], where: str, matches: Sequence[Match]
     ) -> dict[str, Any]:
         """A row that holds a problem of an evaluation set."""
-        by_text = any(match.how == "text" for match in matches)
-        self.evaluation_text += by_text
-        self.evaluation_ngrams += not by_text
+        how = "text" if any(match.how == "text" for match in matches) else "ngrams"
+        self.dropped[f"evaluation_problems_by_{how}"] += 1
         for match in matches:
             found = self.found.setdefault(match.problem.set, {"text": set(), "ngrams": set()})
             found[match.how].add(match.problem.id)
@@ -330,15 +324,7 @@ class Tally:
             "read": self.read,
             "wanted": self.wanted,
             "got": self.kept,
-            "dropped": {
-                "bad_rows": self.bad_rows,
-                "other_level": self.other_level,
-                "same_text": self.same_text,
-                "same_text_after_normalisation": self.same_normalised,
-                "evaluation_problems_by_text": self.evaluation_text,
-                "evaluation_problems_by_ngrams": self.evaluation_ngrams,
-                "not_drawn": self.read - self.kept - self._dropped,
-            },
+            "dropped": {**self.dropped, "not_drawn": self.read - self.kept - self.dropped.total()},
             "repeats_with_another_answer": self.conflicting_answers,
             "evaluation_problems_found": {
                 name: {how: len(ids) for how, ids in found.items()}
@@ -346,12 +332,6 @@ class Tally:
             },
             "bad_row_examples": self.bad_examples,
         }
-
-    @property
-    def _dropped(self) -> int:
-        repeats = self.same_text + self.same_normalised
-        evaluation = self.evaluation_text + self.evaluation_ngrams
-        return self.bad_rows + self.other_level + repeats + evaluation
 
 
 def report_of(
@@ -392,11 +372,8 @@ def report_of(
 def _named(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     own = row["extra"].get("id")
     found = {"source": row["source"], "where": where, "id": row["id"]}
-    return {**found, **({} if own is None else {"own_id": own}), "prompt": _start(row)}
-
-
-def _start(row: Mapping[str, Any]) -> str:
-    return problem_text(row["prompt"])[:300]
+    shown = problem_text(row["prompt"])[:300]
+    return {**found, **({} if own is None else {"own_id": own}), "prompt": shown}
 
 
 def _place(place: Any) -> str:

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -62,26 +63,26 @@ def to_row(
     last `\boxed{}`. Columns that are no field go to `extra`. The id is the stable hash of source
     and prompt that the curriculum uses.
     """
-    where = where_is(raw)
     found, used = _found(raw, columns or {})
-    prompt = _prompt(found.get("prompt"), f"{where}: {_shown(used, 'prompt')}", raw)
-    solution = _string(found.get("solution"), f"{where}: {_shown(used, 'solution')}")
+    where = {field: f"{where_is(raw)}: {used.get(field, field)}" for field in FIELDS}
+    prompt = _prompt(found.get("prompt"), where["prompt"], raw)
+    solution = _string(found.get("solution"), where["solution"])
     if used["prompt"] == "messages" and not isinstance(prompt, str):
         prompt, last = _without_reply(prompt)
         solution = solution or last
-    answer = _answer(found.get("answer"), f"{where}: {_shown(used, 'answer')}")
+    answer = _answer(found.get("answer"), where["answer"])
     if answer is not None and "####" in answer:
         solution, answer = solution or answer, marked_answer(answer)
     if answer is None and solution is not None:
         answer = boxed_answer(solution) or marked_answer(solution)
-    tests = as_tests(found.get("tests"), raw, f"{where}: {_shown(used, 'tests')}")
+    tests = as_tests(found.get("tests"), raw, where["tests"])
     if need_answer and answer is None and tests is None:
         fix = "the row has neither; name its column, or drop the row"
-        raise InvalidInput(f"{where}: answer or tests", found.get("answer"), fix)
-    name = _string(found.get("source"), f"{where}: source") or source
+        raise InvalidInput(f"{where_is(raw)}: answer or tests", found.get("answer"), fix)
+    name = _string(found.get("source"), f"{where_is(raw)}: source") or source
     made = prompt_id(name, text_of(prompt))
     id_column = (columns or {}).get("id", "id")
-    extra = _extra(raw, {id_column, *used.values()}, where)
+    extra = _extra(raw, {id_column, *used.values()}, where["extra"])
     own_id = lookup(raw, id_column)
     if own_id is not None and own_id != made:
         extra["id"] = own_id
@@ -91,7 +92,7 @@ def to_row(
         "prompt": prompt,
         "answer": answer,
         "tests": tests,
-        "level": as_level(found.get("level"), f"{where}: {_shown(used, 'level')}"),
+        "level": as_level(found.get("level"), where["level"]),
         "solution": solution,
         "extra": extra,
     }
@@ -125,10 +126,6 @@ def _found(raw: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[dict[str
                 values[field], used[field] = value, name
                 break
     return values, used
-
-
-def _shown(used: Mapping[str, str], field: str) -> str:
-    return used.get(field, field)
 
 
 def _prompt(value: Any, where: str, raw: Mapping[str, Any]) -> str | list[dict[str, str]]:
@@ -202,14 +199,12 @@ def _extra(raw: Mapping[str, Any], used: set[str], where: str) -> dict[str, Any]
     }
     given = raw.get("extra")
     if isinstance(given, str):
-        try:
+        with suppress(ValueError, RecursionError):
             given = json.loads(given)
-        except (ValueError, RecursionError):
-            raise InvalidInput(f"{where}: extra", given, "must be an object or its JSON") from None
     if given is None:
         return rest
     if not isinstance(given, Mapping):
-        raise InvalidInput(f"{where}: extra", given, "must be an object or its JSON")
+        raise InvalidInput(where, given, "must be an object or its JSON")
     return {**given, **rest}
 
 

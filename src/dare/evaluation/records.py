@@ -52,19 +52,10 @@ class RecordFile:
         """Drop what stands after the last whole line."""
         if not self.path.is_file():
             return
-        with open(self.path, "rb+") as file:
-            size = file.seek(0, os.SEEK_END)
-            place = size
-            while place > 0:
-                start = max(0, place - (1 << 16))
-                file.seek(start)
-                found = file.read(place - start).rfind(b"\n")
-                if found >= 0:
-                    place = start + found + 1
-                    break
-                place = start
-            if place < size:
-                file.truncate(place)
+        held = self.path.read_bytes()
+        whole = held.rfind(b"\n") + 1
+        if whole < len(held):
+            os.truncate(self.path, whole)
 
     def read(self) -> list[Record]:
         """All records; none where there is no file."""
