@@ -24,9 +24,9 @@ PACKAGE = SOURCE / "dare"
 # Which of our packages each may import. The distribution brings all of them.
 BELOW = {
     "dare_errors": set[str](),
-    "dare_hints": {"dare_errors"},
     "dare_sandbox": {"dare_errors"},
     "dare_verify": {"dare_errors", "dare_sandbox"},
+    "dare_hints": {"dare_errors", "dare_sandbox", "dare_verify"},
     "dare": {"dare_errors", "dare_hints", "dare_sandbox", "dare_verify"},
 }
 HEAVY = ("torch", "transformers", "trl", "datasets", "scipy", "pandas")

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from dare_errors import require
 from dare_hints.skeletons import MAX_CHARS, MIN_CHARS, split
+from dare_verify.code import extract_program
 
 SHARE = 1 / 3
 """Of a program's statements a hint shows at most this share."""
@@ -127,9 +128,9 @@ def outline(solution: str, prompt: str = "", *, limit: int = 3) -> list[str]:
     """At most `limit` lines about the program that `solution` ends in; [] where there is none."""
     require(limit >= 1, "limit", limit, "ask for at least 1 fragment")
     prompt = _readable(prompt)
-    prose, program = _parts(solution)
-    tree = parsed(program)
-    if tree is None:
+    program = extract_program(solution, bare=True)
+    tree = None if program is None else parsed(program)
+    if program is None or tree is None:
         return []
     try:
         guard = ProgramGuard(tree, prompt)
@@ -138,7 +139,8 @@ def outline(solution: str, prompt: str = "", *, limit: int = 3) -> list[str]:
         return []
     if not guard.statements:
         return []
-    pieces = [*split(prose), *_comments(program)][:_MAX_PIECES]
+    prose = [] if program == solution else split(solution)  # which leaves fenced code out
+    pieces = [*prose, *_comments(program)][:_MAX_PIECES]
     known = squeezed(prompt).lower()
     plan = [piece for piece in pieces if _is_step(piece) and squeezed(piece).lower() not in known]
     best = sorted(dict.fromkeys(plan), key=_score, reverse=True)
@@ -160,7 +162,6 @@ def _readable(prompt: str) -> str:
 
 # --- what the response says -----------------------------------------------------------------------
 
-_FENCE = re.compile(r"\s*(?:```|~~~)`*\s*(\w*)")
 _STEP = re.compile(
     r"\b(?:iterat\w*|loop\w*|travers\w*|go(?:es)? through|sort\w*|count\w*|check\w*|compar\w*"
     r"|track\w*|keep\w*|stor(?:e|es|ing)|initiali\w*|append\w*|add(?:s|ing)?|remov\w*|skip\w*"
@@ -177,27 +178,6 @@ _TALK = re.compile(
     re.I,
 )  # fmt: skip
 _QUOTED = re.compile(r"`([^`]*)`")
-
-
-def _parts(solution: str) -> tuple[str, str]:
-    """The prose of a response and its last program; without a block all of it is program."""
-    prose: list[str] = []
-    blocks: list[tuple[str, list[str]]] = []
-    block: tuple[str, list[str]] | None = None
-    for line in solution.splitlines():
-        mark = _FENCE.match(line)
-        if block is None and mark:
-            block = mark[1].lower(), []
-        elif block is not None and mark and not mark[1]:
-            blocks.append(block)
-            block = None
-        else:
-            (prose if block is None else block[1]).append(line)
-    named = [lines for name, lines in blocks if name.startswith("py")]
-    chosen = named or [lines for name, lines in blocks if not name]
-    if not blocks:
-        return "", "\n".join(prose) + "\n"
-    return "\n".join(prose), "\n".join(chosen[-1] if chosen else []) + "\n"
 
 
 def _comments(program: str) -> Iterator[str]:

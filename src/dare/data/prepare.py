@@ -268,8 +268,10 @@ def _shared_ids(
 
 _EXAMPLES = 5
 # Why rows are dropped, by the names and in the order of the report.
-_REASONS = ("bad_rows", "other_level", "same_text", "same_text_after_normalisation")
-_REASONS += ("evaluation_problems_by_text", "evaluation_problems_by_ngrams")
+_REASONS = (
+    *("bad_rows", "other_level", "same_text", "same_text_after_normalisation"),
+    *("evaluation_problems_by_text", "evaluation_problems_by_ngrams"),
+)
 
 
 @dataclass
