@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from dare.errors import require
 from dare.study.jobs import INTERRUPTED, Task
+from dare.training.callbacks import asked_to_stop
 
 
 @dataclass
@@ -61,8 +60,8 @@ def run_jobs(
     waiting = [job for job in jobs if not job.done]
     progress = progress or StudyProgress(quiet=True)
     running: list[_Running] = []
-    asked = 0
-    with _stop_requests() as stop, progress:
+    asked, stop = 0, list[int]()
+    with asked_to_stop(lambda number, _: stop.append(number)), progress:
         progress.begin(len(jobs), len(outcome.kept))
         try:
             while running or (waiting and not stop):
@@ -152,21 +151,6 @@ def last_line(path: Path) -> str:
     return lines[-1] if lines else "it printed nothing"
 
 
-@contextlib.contextmanager
-def _stop_requests() -> Iterator[list[int]]:
-    """Inside the `with` block both signals are only noted."""
-    noted: list[int] = []
-    before: dict[signal.Signals, Any] = {}
-    with contextlib.suppress(ValueError):  # outside the main thread signals are not ours
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, lambda number, _: noted.append(number))
-    try:
-        yield noted
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 _TAIL = 1 << 16
 _EVERY = 1.0
 
@@ -174,8 +158,8 @@ _EVERY = 1.0
 class StudyProgress:
     """Bars on a terminal; elsewhere a line when a run ends."""
 
-    def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
-        self._console = console or Console(stderr=True, highlight=False, quiet=quiet)
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, highlight=False, quiet=quiet)
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),

@@ -14,7 +14,6 @@ from transformers import TrainerCallback
 
 from dare.curriculum.arrays import Array, keyed_rng
 from dare.errors import require
-from dare.policy.generate import GenerationRequest
 from dare.training.recipe import build, resolved
 from dare.training.trainer import DareTrainer
 
@@ -138,22 +137,15 @@ def fresh_rollouts(
     `noise_R` gives other keys.
     """
     start = time.perf_counter()
-    collector, args = trainer.collector, trainer.args
+    collector = trainer.collector
     place = np.repeat(np.arange(len(rows)), count)
     if noise_R is None:
         noise_R = rows[place] * count + np.tile(np.arange(count), len(rows))
     mine = collector.company.share(len(place))
-    request = GenerationRequest(
-        prompts=[trainer.store.tokens(int(row)) for row in rows],
-        prompt_R=place[mine],
-        max_tokens_R=np.full(len(mine), trainer.settings.max_tokens, dtype=np.int64),
-        noise_R=noise_R[mine],
-        seed=args.seed,
-        step=trainer.state.global_step,
-        purpose=purpose,
-    )
-    written = trainer.policy.generate(request, args.sampling).tokens if len(mine) else []
-    rewards = collector.reward(rows[place[mine]], written)
+    prompts = [trainer.store.tokens(int(row)) for row in rows]
+    key, most = (trainer.state.global_step, purpose), trainer.settings.max_tokens
+    written = collector.generate(prompts, place[mine], noise_R[mine], most, key).tokens
+    rewards = collector.judge(rows[place[mine]], written).success
     failure = [np.nan if reward is None else 1.0 - reward for reward in rewards]
     sizes = [len(tokens) for tokens in written]
     local = np.column_stack([np.array(failure, float), np.array(sizes, float)])

@@ -111,10 +111,17 @@ def stop_on_signals(callback: StopWhenAsked, how: Callable[[], str]) -> Iterator
         callback.asked = number
         print(f"\nstopping after this step; continue with: {how()}", file=sys.stderr)
 
+    with asked_to_stop(ask):
+        yield
+
+
+@contextlib.contextmanager
+def asked_to_stop(answer: Callable[[int, Any], Any]) -> Iterator[None]:
+    """Inside this context SIGTERM and Ctrl-C do nothing but call `answer`."""
     before: dict[signal.Signals, Any] = {}
     with contextlib.suppress(ValueError):  # outside the main thread signals are not ours
         for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, ask)
+            before[number] = signal.signal(number, answer)
     try:
         yield
     finally:

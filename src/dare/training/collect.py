@@ -174,19 +174,9 @@ class Collector:
         rows = plan.rows()
         mine = self.company.share(len(rows["prompt"]))
         prompts, prompt_R = self.prompt_tokens(plan, rows, mine)
-        room = np.array([self.policy.room(prompts[p]) for p in prompt_R], dtype=np.int64)
-        request = GenerationRequest(
-            prompts=prompts,
-            prompt_R=prompt_R,
-            max_tokens_R=np.maximum(1, np.minimum(rows["max_tokens"][mine], room)),
-            noise_R=mine,
-            seed=self.seed,
-            step=plan.step,
-            purpose=purpose,
-            logprobs=True,
-        )
+        most_R, key = rows["max_tokens"][mine], (plan.step, purpose)
         with phases.measure("generate"):
-            generated = self.policy.generate(request, self._sampling)
+            generated = self.generate(prompts, prompt_R, mine, most_R, key, logprobs=True)
         with phases.measure("reward"):
             scores = self.judge(rows["prompt"][mine], generated.tokens)
         everyone = self.together(generated, scores)
@@ -209,6 +199,26 @@ class Collector:
         shown = {int(row): prompts[prompt_R[place]] for place, row in enumerate(mine)}
         with phases.measure("score"):
             return self.with_behaviour(batch, wanted, phases, shown)
+
+    def generate(
+        self,
+        prompts: Sequence[IntArray],
+        prompt_R: Array,
+        noise_R: Array,
+        most_R: Any,
+        key: tuple[int, str],
+        sampling: Sampling | None = None,
+        *,
+        logprobs: bool = False,
+    ) -> Generated:
+        """A response to each of these prompts, as long as it may be and the context has room.
+
+        Its random numbers are those of the run's seed, the `key` (step and purpose) and its noise.
+        """
+        room = np.array([self.policy.room(prompts[p]) for p in prompt_R], dtype=np.int64)
+        most = np.maximum(1, np.minimum(most_R, room))
+        request = GenerationRequest(prompts, prompt_R, most, noise_R, self.seed, *key, logprobs)
+        return self.policy.generate(request, sampling or self._sampling)
 
     def together(self, generated: Generated, scores: Scored) -> Together:
         """What all processes generated, each its share, with the rewards."""
@@ -277,10 +287,6 @@ class Collector:
         """The prompt under its conditioning; help that does not fit is left out."""
         tokens = self.store.tokens(row, conditioning, hint)
         return tokens if len(tokens) < self.policy.context else self.store.tokens(row)
-
-    def reward(self, rows: IntArray, tokens: list[IntArray]) -> Values:
-        """Outcomes in [0, 1] of these responses; None where they cannot be told."""
-        return self.judge(rows, tokens).success
 
     def judge(
         self, rows: IntArray, tokens: list[IntArray], store: PromptStore | None = None

@@ -10,7 +10,6 @@ import numpy as np
 
 from dare.curriculum.rollouts import Finish
 from dare.evaluation.figures import Responses, by_group, mean_of, with_problems
-from dare.policy.generate import GenerationRequest
 from dare.policy.sampling import Sampling
 from dare.training.collect import Collector
 from dare.training.prompts import PromptStore
@@ -87,16 +86,8 @@ def _responses(
     """Means of the rewards, and the scored responses of all processes to one data set."""
     rows = np.repeat(np.arange(len(store)), samples)
     mine = collector.company.share(len(rows))
-    request = GenerationRequest(
-        prompts=[store.tokens(row) for row in range(len(store))],
-        prompt_R=rows[mine],
-        max_tokens_R=np.full(len(mine), max_tokens, dtype=np.int64),
-        noise_R=mine,
-        seed=collector.seed,
-        step=step,
-        purpose="evaluate",
-    )
-    generated = collector.policy.generate(request, sampling)
+    prompts, key = [store.tokens(row) for row in range(len(store))], (step, "evaluate")
+    generated = collector.generate(prompts, rows[mine], mine, max_tokens, key, sampling)
     scores = collector.judge(rows[mine], generated.tokens, store)
     everyone = collector.together(generated, scores)
     more = {"reward": mean_of(np.array(everyone.reward, dtype=float)), **everyone.means}

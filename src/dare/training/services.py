@@ -15,7 +15,6 @@ from dare.curriculum.estimators import estimator_class
 from dare.curriculum.estimators.base import Measured
 from dare.curriculum.estimators.baselines import INSTRUCTION, Replies
 from dare.policy.batching import IntArray
-from dare.policy.generate import GenerationRequest
 from dare.policy.sampling import Sampling
 from dare.teacher.file import PROBES, load_head
 from dare.teacher.head import TeacherHead
@@ -125,14 +124,6 @@ class PolicyServices:
     def _generate(
         self, prompts: list[IntArray], noise: Array, most: int, temperature: float, purpose: str
     ) -> list[IntArray]:
-        room = np.array([self._policy.room(prompt) for prompt in prompts], dtype=np.int64)
-        request = GenerationRequest(
-            prompts=prompts,
-            prompt_R=np.arange(len(prompts)),
-            max_tokens_R=np.maximum(1, np.minimum(room, most)),
-            noise_R=noise,
-            seed=self._collector.seed,
-            step=self._step(),
-            purpose=purpose,
-        )
-        return self._policy.generate(request, Sampling(temperature, 1.0)).tokens
+        key, sampling = (self._step(), purpose), Sampling(temperature, 1.0)
+        each = np.arange(len(prompts))
+        return self._collector.generate(prompts, each, noise, most, key, sampling).tokens
