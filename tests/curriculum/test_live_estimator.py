@@ -12,7 +12,6 @@ from worlds import batch as rollouts_of
 
 from dare.config import CurriculumConfig
 from dare.curriculum import Curriculum, PromptTable, Services
-from dare.curriculum.allocation import allocate
 from dare.curriculum.arrays import Array
 from dare.curriculum.estimators.base import Measured
 from dare.curriculum.estimators.dare import LiveEstimator
@@ -26,6 +25,7 @@ from dare.curriculum.estimators.dare.regression import (
     rate_moments,
     tried_moments,
 )
+from dare.curriculum.planner import allocate
 from dare.curriculum.rollouts import Outcome
 from dare.curriculum.selection import Selector
 from dare.errors import InvalidInput

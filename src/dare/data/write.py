@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Self, cast
 
 from dare.data.schema import FIELDS
@@ -70,12 +69,7 @@ class RowWriter:
             self._file, self._raw = cast(IO[bytes], packed), raw
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # what is thrown away need not be complete
             self.finish()
         self.hidden.unlink(missing_ok=True)

@@ -233,11 +233,8 @@ class Problem:
         return self.prompt if self.turns is None else self.turns
 
 
-def load_problems(
-    item: Benchmark, data_dir: str | Path | None = None, limit: int | None = None
-) -> list[Problem]:
-    """All problems, or the first `limit`; ids are unique."""
-    require(limit is None or limit >= 1, "--limit", limit, "must be at least 1")
+def load_problems(item: Benchmark, data_dir: str | Path | None = None) -> list[Problem]:
+    """All problems; ids are unique."""
     folder = None if data_dir is None else Path(data_dir)
     if folder is not None and not folder.is_dir():
         raise InvalidInput("--data-dir", str(folder), "there is no such folder")
@@ -251,8 +248,6 @@ def load_problems(
                 raise InvalidInput(where, problem.id, "another row has this id too")
             seen.add(problem.id)
             problems.append(problem)
-            if limit is not None and len(problems) == limit:
-                break
     if not problems:
         raise InvalidInput(f"benchmark {item.name}", 0, "no row is left of its data")
     return problems
