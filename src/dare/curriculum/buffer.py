@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from dare.curriculum.arrays import (
-    Array,
-    compact,
-    offsets_of,
-    ragged_positions,
-    rank_from_end,
-    to_numpy,
-)
+from dare.curriculum.arrays import Array, compact, offsets_of, rank_from_end, to_numpy
 from dare.curriculum.rollouts import Conditioning, RolloutBatch, behaviour_of
 from dare.errors import InvalidInput, require
 
@@ -34,14 +28,7 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "conditioning": np.uint8,
     "finish": np.uint8,
     "length": np.int64,
-    "block": np.int64,
-    "start": np.int64,
 }
-# Dead tokens are tolerated up to this share before blocks are rewritten: it bounds both the
-# memory above the live tokens and the copying.
-_SLACK = 0.08
-# Tokens a block gets when a saved buffer is loaded, about what one step of training brings.
-_LOAD_BLOCK = 1 << 20
 
 
 class RolloutBuffer:
@@ -50,9 +37,8 @@ class RolloutBuffer:
     K counts plain and helped rollouts (think-longer, hinted) separately: helped ones cannot push
     out the plain ones, which alone feed estimates and hints.
 
-    Rollout columns are kept in the order of arrival. Tokens and log-probs live in blocks of
-    exactly the size that one `add` brought, so growing copies nothing and over-allocates nothing;
-    blocks with too many dead tokens are rewritten now and then.
+    Rollout columns are kept in the order of arrival. Each rollout has its tokens and log-probs in
+    arrays of its own, which leave with it.
     """
 
     def __init__(self, rollouts_per_prompt: int, groups: int) -> None:
@@ -61,8 +47,8 @@ class RolloutBuffer:
         require(c >= 1, "buffer.groups", c, "C must be at least 1")
         self.rollouts_per_prompt, self.groups = k, c
         self._columns: dict[str, Array] = {n: np.empty(0, t) for n, t in _COLUMNS.items()}
-        self._blocks: dict[int, tuple[Array, Array]] = {}
-        self._next = {"uid": 0, "group": 0, "block": 0}
+        self._texts: dict[int, tuple[Array, Array]] = {}  # tokens and log-probs by uid
+        self._next = {"uid": 0, "group": 0}
 
     def __len__(self) -> int:
         return len(self._columns["uid"])
@@ -92,9 +78,9 @@ class RolloutBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, dead tokens included."""
-        blocks = sum(t.nbytes + p.nbytes for t, p in self._blocks.values())
-        return blocks + sum(column.nbytes for column in self._columns.values())
+        """Bytes of all arrays held."""
+        texts = sum(t.nbytes + p.nbytes for t, p in self._texts.values())
+        return texts + sum(column.nbytes for column in self._columns.values())
 
     def uids_of(self, batch: RolloutBatch) -> Array:
         """The uids that `add` will give these rollouts; -1 for unscored ones, never stored."""
@@ -110,12 +96,6 @@ class RolloutBuffer:
         keep = np.flatnonzero(batch.scored_R)
         if not len(keep):
             return {name: column[:0] for name, column in self._columns.items()}
-        length = batch.length_R[keep]
-        if len(keep) == len(batch):
-            tokens, logprobs = batch.tokens.copy(), batch.logprobs.copy()
-        else:
-            flat = ragged_positions(batch.offsets[:-1][keep], length)
-            tokens, logprobs = batch.tokens[flat], batch.logprobs[flat]
         prompts, inverse = compact(batch.prompt_R[keep])
         total = batch.total_logprob_R[keep]
         count = len(keep)
@@ -133,14 +113,15 @@ class RolloutBuffer:
             "scored_step": np.full(count, step),
             "conditioning": batch.conditioning_R[keep],
             "finish": batch.finish_R[keep],
-            "length": length,
-            "block": np.full(count, self._next["block"]),
-            "start": offsets_of(length)[:-1],
+            "length": batch.length_R[keep],
         }
-        self._blocks[self._next["block"]] = (tokens, logprobs)
+        for uid, row in zip(new["uid"].tolist(), keep.tolist(), strict=True):
+            part = slice(batch.offsets[row], batch.offsets[row + 1])
+            # Copies: a view would hold the whole step as long as one of its rollouts.
+            tokens, logprobs = batch.tokens[part], batch.logprobs[part]
+            self._texts[uid] = tokens.astype(np.int32), logprobs.astype(np.float32)
         self._next["uid"] += count
         self._next["group"] += len(prompts)
-        self._next["block"] += 1
         self._columns = {
             name: np.concatenate([column, new[name].astype(column.dtype, copy=False)])
             for name, column in self._columns.items()
@@ -157,47 +138,15 @@ class RolloutBuffer:
         gone = {name: column[~keep] for name, column in self._columns.items()}
         if len(gone["uid"]):
             self._columns = {name: column[keep] for name, column in self._columns.items()}
-            self._reclaim()
+            for uid in gone["uid"].tolist():
+                del self._texts[uid]
         return gone
-
-    def _reclaim(self) -> None:
-        """Free dead blocks; when dead tokens exceed the slack, rewrite the worst blocks as one."""
-        names = np.array(sorted(self._blocks))
-        place = np.searchsorted(names, self._columns["block"])
-        live = np.bincount(place, weights=self._columns["length"], minlength=len(names))
-        used = np.bincount(place, minlength=len(names)) > 0  # a rollout may have no tokens
-        size = np.array([len(self._blocks[name][0]) for name in names.tolist()])
-        for name in names[~used].tolist():
-            del self._blocks[name]
-        dead = np.where(used, size - live, 0)
-        excess = dead.sum() - _SLACK * live.sum()
-        if excess <= 0:
-            return
-        # Rewriting a block costs its live tokens and frees its dead ones: worst ratio first.
-        order = np.argsort(-dead / np.maximum(size, 1), kind="stable")
-        order = order[: int(np.searchsorted(np.cumsum(dead[order]), excess)) + 1]
-        rewritten = np.isin(self._columns["block"], names[order])
-        tokens, logprobs = self._gather(np.flatnonzero(rewritten))
-        for name in names[order].tolist():
-            self._blocks.pop(name, None)
-        self._blocks[self._next["block"]] = (tokens, logprobs)
-        starts = offsets_of(self._columns["length"][rewritten])[:-1]
-        self._columns["start"][rewritten] = starts
-        self._columns["block"][rewritten] = self._next["block"]
-        self._next["block"] += 1
 
     def _gather(self, index: Array) -> tuple[Array, Array]:
         """Flat tokens and log-probs of these rollouts, in the order of `index`."""
-        length, block = self._columns["length"][index], self._columns["block"][index]
-        target = offsets_of(length)
-        tokens = np.empty(int(target[-1]), np.int32)
-        logprobs = np.empty(int(target[-1]), np.float32)
-        for here in _runs(block):
-            source = ragged_positions(self._columns["start"][index[here]], length[here])
-            into = ragged_positions(target[:-1][here], length[here])
-            stored_tokens, stored_logprobs = self._blocks[int(block[here[0]])]
-            tokens[into] = stored_tokens[source]
-            logprobs[into] = stored_logprobs[source]
+        held = [self._texts[uid] for uid in self._columns["uid"][index].tolist()]
+        tokens = np.concatenate([np.empty(0, np.int32), *(tokens for tokens, _ in held)])
+        logprobs = np.concatenate([np.empty(0, np.float32), *(logprobs for _, logprobs in held)])
         return tokens, logprobs
 
     def batch(self, index: Any) -> RolloutBatch:
@@ -247,12 +196,9 @@ class RolloutBuffer:
         flat, total = behaviour_of(offsets, rows, totals)
         self._columns["behaviour"][place] = total
         self._columns["current"][place] = total
-        block, start = self._columns["block"][place], self._columns["start"][place]
-        for here in _runs(block):
-            length = np.diff(offsets)[here]
-            into = ragged_positions(start[here], length)
-            stored = self._blocks[int(block[here[0]])][1]
-            stored[into] = flat[ragged_positions(offsets[:-1][here], length)]
+        ends = pairwise(offsets.tolist())
+        for row, (begin, end) in zip(self._columns["uid"][place].tolist(), ends, strict=True):
+            self._texts[row] = self._texts[row][0], flat[begin:end].copy()
 
     def rescore(self, uid: Any, total_logprob: Any, step: int) -> None:
         """Record log-probs under the policy of `step`.
@@ -326,16 +272,14 @@ class RolloutBuffer:
     def state_dict(self) -> dict[str, Any]:
         """Columns, live tokens and counters: arrays and JSON-able scalars only."""
         tokens, logprobs = self._gather(np.arange(len(self)))
-        arrays = {n: c.copy() for n, c in self._columns.items() if n not in ("block", "start")}
+        arrays = {name: column.copy() for name, column in self._columns.items()}
         arrays.update(tokens=tokens, logprobs=logprobs)
         return {"arrays": arrays, "next": dict(self._next)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore; a state that does not hang together is refused before anything changes."""
         arrays = state["arrays"]
-        columns = {
-            n: np.asarray(arrays[n], t) for n, t in _COLUMNS.items() if n not in ("block", "start")
-        }
+        columns = {name: np.array(arrays[name], kind) for name, kind in _COLUMNS.items()}
         size, total = len(columns["uid"]), int(columns["length"].sum())
         for name, column in columns.items():
             if len(column) != size:
@@ -343,28 +287,16 @@ class RolloutBuffer:
         for name in ("tokens", "logprobs"):
             held = len(arrays[name])
             require(held == total, f"buffer.{name}", held, f"must have {total} entries")
-        start = offsets_of(columns["length"])[:-1]
-        columns["block"] = start // _LOAD_BLOCK
-        blocks = {}
-        for here in _runs(columns["block"]):
-            begin, end = start[here[0]], start[here[-1]] + columns["length"][here[-1]]
-            blocks[int(columns["block"][here[0]])] = (
+        ends = pairwise(offsets_of(columns["length"]).tolist())
+        counters = {name: int(state["next"][name]) for name in self._next}
+        self._texts = {
+            uid: (
                 np.array(arrays["tokens"][begin:end], np.int32),
                 np.array(arrays["logprobs"][begin:end], np.float32),
             )
-            start[here] -= begin
-        columns["start"] = start
-        counters = {name: int(value) for name, value in state["next"].items()}
-        self._columns = {name: columns[name].copy() for name in _COLUMNS}
-        self._blocks = blocks
-        self._next = {**counters, "block": max(blocks, default=-1) + 1}
-
-
-def _runs(keys: Array) -> list[Array]:
-    """Positions of equal keys, a run a key, each run ascending."""
-    order = np.argsort(keys, kind="stable")
-    cuts = np.flatnonzero(np.diff(keys[order])) + 1
-    return [run for run in np.split(order, cuts) if len(run)]
+            for uid, (begin, end) in zip(columns["uid"].tolist(), ends, strict=True)
+        }
+        self._columns, self._next = columns, counters
 
 
 @dataclass(frozen=True)
