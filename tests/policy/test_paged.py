@@ -21,11 +21,10 @@ from transformers import (
 )
 
 import tiny
-from dare.policy.decode import TransformersGenerator
-from dare.policy.generate import GenerationRequest
-from dare.policy.paged import engine
-from dare.policy.paged.pages import PagePool, SharedPrompts, pages_for
-from dare.policy.sampling import Sampling
+from dare.policy.generate import GenerationRequest, TransformersGenerator
+from dare_decoder import Sampling
+from dare_decoder.paged import engine
+from dare_decoder.paged.pages import PagePool, SharedPrompts, pages_for
 
 PROMPTS = [tiny.encode("+".join(str(d) for d in range(n + 1)) + "=") for n in range(6)]
 OWNER = np.repeat(np.arange(6), 4)
@@ -123,7 +122,7 @@ def test_too_few_pages_make_rollouts_wait_and_change_none(pages: int, monkeypatc
         leave(self, slot, ended=ended)
 
     monkeypatch.setattr(engine.Engine, "_leave", watched)
-    monkeypatch.setattr("dare.policy.decode.room_for", lambda *_, **__: (18, pages))
+    monkeypatch.setattr("dare_decoder.decoder.room_for", lambda *_, **__: (18, pages))
     tight = sample(model, Sampling(1.0, 1.0), asked=asked, end=(), page=4)
     assert same(tight, whole)
     assert any(sent_back)
@@ -249,7 +248,7 @@ def test_prompts_are_read_about_once_where_pages_are_few(monkeypatch) -> None:
     monkeypatch.setattr(
         engine, "prefill", lambda m, p, *rest: (read.extend(p), prefill(m, p, *rest))[1]
     )
-    monkeypatch.setattr("dare.policy.decode.room_for", lambda *_, **__: (18, 20))
+    monkeypatch.setattr("dare_decoder.decoder.room_for", lambda *_, **__: (18, 20))
     asked = request(np.arange(6).repeat(3), np.full(18, 20))
     sample(model, Sampling(1.0, 1.0), asked=asked, end=(), page=4)
     assert len(read) <= 18

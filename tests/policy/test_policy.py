@@ -13,7 +13,7 @@ from dare import DareConfig, InvalidInput
 from dare.policy.generate import Generated, GenerationRequest
 from dare.policy.model import check_dtype, load
 from dare.policy.policy import Policy
-from dare.policy.sampling import Sampling
+from dare_decoder import Sampling
 
 PROMPTS = [tiny.encode("1+2="), tiny.encode("3+4+5=")]
 RESPONSES = [np.array([5, 6, 1]), np.array([7, 8, 9, 1])]

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dare.policy.batching import IntArray
-from dare.policy.generate import GenerationRequest
-from dare.policy.paged.pages import PagePool, SharedPrompts, pages_for
-from dare.policy.paged.prefill import prefill
-from dare.policy.paged.state import Outputs, Slots
-from dare.policy.paged.step import Cache, Step
-from dare.policy.paged.weights import Weights, rotary_angles
-from dare.policy.sampling import Sampling
+from dare_decoder.batching import IntArray
+from dare_decoder.paged.pages import PagePool, SharedPrompts, pages_for
+from dare_decoder.paged.prefill import prefill
+from dare_decoder.paged.state import Outputs, Slots
+from dare_decoder.paged.step import Cache, Step
+from dare_decoder.paged.weights import Weights, rotary_angles
+from dare_decoder.request import Request
+from dare_decoder.sampling import Sampling
 
 _LOOK = 8  # steps between two looks of the host: a row that ended idles for half of them
 # Batches that are captured. Below 64 rows a step takes as long as with 64: it reads the weights.
@@ -38,20 +38,19 @@ class Engine:
         self,
         model: Any,
         weights: Weights,
-        request: GenerationRequest,
+        request: Request,
         ends: list[int],
         sampling: Sampling,
         *,
         rows: int,
         pages: int,
         page: int,
-        graphs: bool,
-        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
-        progress: Callable[[int], Any] | None = None,
+        autocast: Callable[[], AbstractContextManager[Any]],
+        progress: Callable[[int], Any] | None,
     ) -> None:
         device = weights.head.device
         self._model, self._weights, self._sampling = model, weights, sampling
-        self._autocast, self._progress, self._graphs = autocast, progress, graphs
+        self._autocast, self._progress = autocast, progress
         prompts, prompt_R, max_tokens_R = request.prompts, request.prompt_R, request.max_tokens_R
         self._prompt_R, self._budget_R = prompt_R, max_tokens_R
         count, longest = len(prompt_R), int(max_tokens_R.max())
@@ -236,7 +235,7 @@ class Engine:
             step = Step(
                 self._weights, self._cache, self._slots.first(size), self._outputs, self._sampling
             )
-            if self._graphs:
+            if self._weights.head.is_cuda:
                 longest = self._outputs.tokens.shape[1]
                 # Kernels are compiled for numbers by whether they are 1 or multiples of 16.
                 sort = (longest == 1, longest % 16 == 0, len(self._outputs.ends))
