@@ -22,9 +22,10 @@ from transformers import (
 
 import tiny
 from dare.policy.generate import GenerationRequest, TransformersGenerator
-from dare_decoder import Sampling
+from dare_decoder import Decoder, Request, Sampling
 from dare_decoder.paged import engine
 from dare_decoder.paged.pages import PagePool, SharedPrompts, pages_for
+from dare_errors import InvalidInput
 
 PROMPTS = [tiny.encode("+".join(str(d) for d in range(n + 1)) + "=") for n in range(6)]
 OWNER = np.repeat(np.arange(6), 4)
@@ -93,6 +94,25 @@ def test_greedy_is_the_librarys_greedy() -> None:
             ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False
         )
         assert wanted[0, len(prompt) :].tolist() == tokens.tolist()
+
+
+class Asked(Request):
+    """Of a caller who knows nothing of steps and purposes."""
+
+    def rng(self, row: int) -> np.random.Generator:
+        return np.random.default_rng(row)
+
+
+def test_it_serves_others_than_the_policy() -> None:
+    model, asked = build("llama"), Asked(PROMPTS, OWNER, BUDGET)
+    choices = {"pad_id": tiny.PAD, "end_ids": [tiny.END]}
+    made, ended = Decoder(lambda: model, paged=True, **choices).sample(asked, Sampling(1.0))
+    full = np.array([len(ids) for ids in made]) == BUDGET
+    assert (full | ended).all()
+    again, _ = Decoder(lambda: model, paged=False, **choices).sample(asked, Sampling(1.0))
+    assert all(np.array_equal(one, other) for one, other in zip(made, again, strict=True))
+    with pytest.raises(InvalidInput, match=r"max_rows = 0: must be at least 1"):
+        Decoder(lambda: model, max_rows=0, **choices)
 
 
 def test_order_of_the_request_changes_nothing() -> None:

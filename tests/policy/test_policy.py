@@ -104,7 +104,7 @@ def test_a_generator_that_is_none_is_refused(choice: Any, says: str) -> None:
 
 
 def test_no_rows_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="at least 1"):
+    with pytest.raises(InvalidInput, match="generation_rows = 0: must be at least 1"):
         Policy(tiny.policy(), tiny.tokenizer(), generation_rows=0)
 
 

@@ -18,7 +18,7 @@ from dare_decoder.batching import IntArray
 
 @dataclass(frozen=True)
 class GenerationRequest(Request):
-    """What to sample: distinct prompts, and for each rollout its prompt and token budget.
+    """A request whose draws are keyed.
 
     `noise_R` names each rollout's own stream of random numbers within (seed, step, purpose), so
     that a rollout is the same whatever batch or process it is sampled in.

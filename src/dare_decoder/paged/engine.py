@@ -87,25 +87,28 @@ class Engine:
         reported = 0
         while True:
             self._admit()
-            active = np.flatnonzero(self._row >= 0)
-            if not len(active):
+            if not len(self._active):
                 break
-            self._shrink(active)
-            active = np.flatnonzero(self._row >= 0)
-            steps = self._reserve(active)
-            size = self._size(int(np.flatnonzero(self._row >= 0).max()) + 1)
-            step = self._step(size)
+            self._shrink()
+            steps = self._reserve()
+            step = self._step(self._size(int(self._active.max()) + 1))
             for _ in range(steps):
                 step()
-            self._ran[self._row >= 0] += steps
+            self._ran[self._active] += steps
             alive = self._slots.alive.cpu().numpy()
-            for slot in np.flatnonzero((self._row >= 0) & (alive == 0)).tolist():
-                self._leave(slot, ended=True)
+            for slot in self._active.tolist():
+                if not alive[slot]:
+                    self._leave(slot, ended=True)
             if self._progress is not None:
                 total = int(self._outputs.length.sum())
                 self._progress(total - reported)
                 reported = total
         return self._outputs.tokens, self._outputs.length, self._outputs.stopped
+
+    @property
+    def _active(self) -> IntArray:
+        """Slots that have a rollout."""
+        return np.flatnonzero(self._row >= 0)
 
     def _admit(self) -> None:
         """Fill free slots from the queue while pages last; new prompts are read together."""
@@ -118,7 +121,7 @@ class Engine:
             prompt = int(self._prompt_R[row])
             first = pages_for(min(_LOOK, int(self._budget_R[row])), self._page)
             # What those that run may soon ask for is left to them, or they would be sent back.
-            spare = np.count_nonzero(self._row >= 0) // 8
+            spare = len(self._active) // 8
             if self._shared.need(prompt) + first + spare + promised > self._pool.free:
                 if self._shared.held(prompt) or not self._shared.drop_idle():
                     break
@@ -144,7 +147,7 @@ class Engine:
                 )
         if joined:
             self._seat(joined)
-        elif self._queue and not (self._row >= 0).any():
+        elif self._queue and not len(self._active):
             raise torch.OutOfMemoryError("the cache has no room for one rollout")
 
     def _seat(self, slots: list[int]) -> None:
@@ -179,12 +182,13 @@ class Engine:
             self._queue.appendleft(row)
             self._slots.alive[slot] = 0
 
-    def _reserve(self, active: IntArray) -> int:
+    def _reserve(self) -> int:
         """Pages for the next steps of every active slot; returns how many steps these are.
 
         Where pages run out, the rollouts that have run least are sent back to the queue: they
         lose least, and their random numbers make them the same again.
         """
+        active = self._active
         steps = int(min(_LOOK, (self._budget_R[self._row[active]] - self._ran[active]).max()))
         for slot in active[np.argsort(-self._ran[active], kind="stable")].tolist():
             if self._row[slot] < 0:
@@ -194,7 +198,7 @@ class Engine:
             while more > self._pool.free:
                 if self._shared.drop_idle():
                     continue
-                others = np.flatnonzero(self._row >= 0)
+                others = self._active
                 youngest = int(others[np.argmin(self._ran[others])])
                 if youngest == slot and len(others) == 1:
                     raise torch.OutOfMemoryError("the cache has no room for one rollout")
@@ -211,8 +215,9 @@ class Engine:
         self._slots.table.copy_(torch.from_numpy(self._table))
         return steps
 
-    def _shrink(self, active: IntArray) -> None:
+    def _shrink(self) -> None:
         """Move what is left to the first slots once that makes the batch smaller."""
+        active = self._active
         if self._queue or self._size(len(active)) >= self._size(int(active.max()) + 1):
             return
         count, order = len(active), torch.from_numpy(active).to(self._slots.token.device)
