@@ -15,13 +15,13 @@ from dare.curriculum.estimators import estimator_class
 from dare.curriculum.estimators.base import Measured
 from dare.curriculum.estimators.baselines import INSTRUCTION, Replies
 from dare.hints import hint
-from dare.policy.batching import IntArray
 from dare.policy.generate import GenerationRequest
-from dare.policy.sampling import Sampling
 from dare.teacher.file import PROBES, load_head
 from dare.teacher.head import TeacherHead
 from dare.training.collect import Collector
 from dare.training.company import packed, unpacked
+from dare_decoder import Sampling
+from dare_decoder.batching import IntArray
 
 _LOG = logging.getLogger(__name__)
 
