@@ -138,9 +138,8 @@ def part_decode(options: argparse.Namespace) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from dare.policy.decode import TransformersGenerator
-    from dare.policy.generate import GenerationRequest
-    from dare.policy.sampling import Sampling
+    from dare.policy.generate import GenerationRequest, TransformersGenerator
+    from dare_decoder import Sampling
 
     model: Any = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16)
     model.to("cuda").eval()

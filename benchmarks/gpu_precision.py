@@ -23,7 +23,7 @@ from scipy import stats
 
 from dare import DareConfig, DareTrainer
 from dare.policy.generate import GenerationRequest
-from dare.policy.sampling import Sampling
+from dare_decoder import Sampling
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ import numpy as np
 from dare import DareTrainer
 from dare.curriculum.rollouts import Finish
 from dare.policy.generate import GenerationRequest
-from dare.policy.sampling import Sampling
 from dare.rewards.calling import RewardFunction, Rewards
+from dare_decoder import Sampling
 
 Row = dict[str, Any]
 

@@ -22,10 +22,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dare.policy.decode import TransformersGenerator
-from dare.policy.generate import GenerationRequest
-from dare.policy.sampling import Sampling
+from dare.policy.generate import GenerationRequest, TransformersGenerator
 from dare.rewards import math_reward
+from dare_decoder import Sampling
 
 PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{{}}."
 

@@ -27,7 +27,8 @@ BELOW = {
     "dare_sandbox": {"dare_errors"},
     "dare_verify": {"dare_errors", "dare_sandbox"},
     "dare_hints": {"dare_errors", "dare_sandbox", "dare_verify"},
-    "dare": {"dare_errors", "dare_hints", "dare_sandbox", "dare_verify"},
+    "dare_decoder": {"dare_errors"},
+    "dare": {"dare_decoder", "dare_errors", "dare_hints", "dare_sandbox", "dare_verify"},
 }
 HEAVY = ("torch", "transformers", "trl", "datasets", "scipy", "pandas")
 
@@ -49,6 +50,10 @@ def imported(path: Path) -> Iterator[str]:
                 yield from (f"dare.{alias.name}" for alias in node.names)
             else:
                 yield base
+
+
+def libraries(package: str) -> set[str]:
+    return {name.split(".")[0] for path in modules(SOURCE / package) for name in imported(path)}
 
 
 def belongs(name: str, parents: tuple[str, ...]) -> bool:
@@ -188,19 +193,24 @@ def test_every_package_beside_dare_is_known():
 
 @pytest.mark.parametrize("package", BELOW)
 def test_packages_import_only_those_below_them(package):
-    """Also inside functions and for types: what is below `dare` runs without it."""
-    found = {name.split(".")[0] for path in modules(SOURCE / package) for name in imported(path)}
-    assert found & set(BELOW) - {package} <= BELOW[package]
+    """Also inside functions and for types: they run without `dare`."""
+    assert libraries(package) & set(BELOW) - {package} <= BELOW[package]
 
 
-@pytest.mark.parametrize("package", sorted(set(BELOW) - {"dare"}))
+@pytest.mark.parametrize("package", [name for name in BELOW if name != "dare"])
 def test_a_package_runs_without_those_above_it(package):
     above = sorted(set(BELOW) - BELOW[package] - {package})
-    paths = [path.relative_to(SOURCE).with_suffix("") for path in modules(SOURCE / package)]
+    here = [path for path in modules(SOURCE / package) if "triton" not in imported(path)]
+    paths = [path.relative_to(SOURCE).with_suffix("") for path in here]
     code = "\n".join(f"import {'.'.join(path.parts)}" for path in paths)
     code = LESS.format(refused=f"library in {above!r}", code=code)
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_decoder_stands_on_torch_transformers_and_numpy_alone():
+    others = libraries("dare_decoder") - {*sys.stdlib_module_names, "dare_decoder", "dare_errors"}
+    assert others == {"numpy", "torch", "transformers", "triton"}
 
 
 def test_an_error_of_the_lower_packages_is_dares():

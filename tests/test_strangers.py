@@ -110,7 +110,7 @@ def test_code_that_a_recipe_names_is_found_wherever_it_stands() -> None:
 def test_no_code_of_a_recipe_runs_before_it_is_trusted(tmp_path: Path) -> None:
     """Nor does what lies in the working folder under the name of a library."""
     (tmp_path / "theirs.py").write_text("open('ran', 'w')\ndef reward(completions): return []\n")
-    for library in ("torch", "dare_errors", "dare_verify"):
+    for library in ("torch", "dare_decoder", "dare_errors", "dare_verify"):
         (tmp_path / f"{library}.py").write_text("open('ran', 'w')\n")
     recipe = "reward: theirs:reward\ndata: {tasks: {count: 64, seed: 0}}\n"
     (tmp_path / "their.yaml").write_text(recipe + "training: {max_completion_length: 8}\n")

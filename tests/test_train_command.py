@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from inspect import signature
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import ranks
 from dare import DareConfig, InvalidInput
 from dare.commands.options import split_options
 from dare.training.from_trl import MEANT
@@ -141,8 +140,7 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(dare, tmp_path):
 def test_a_run_leaves_its_recipe_and_can_be_resumed(dare, tmp_path):
     words = ["--output-dir", "mine", "--max-steps=2", "--save-steps=1", *SMALL]
     # In a process of its own, as a user has it: what it leaves must be all that is needed.
-    command = [sys.executable, "-m", "dare", "train", "quickstart", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = ranks.run("-m", "dare", "train", "quickstart", *words, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "dare report mine" in done.stdout.splitlines()[-1]
     metrics = (tmp_path / "mine" / "metrics.jsonl").read_text("utf-8").splitlines()

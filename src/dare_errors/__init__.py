@@ -1,7 +1,7 @@
 """One error for every bad value: it names the field, shows the value and says how to fix it.
 
-A package of its own, under `dare_sandbox` and `dare_verify`, so that these raise what `dare` raises
-without knowing it.
+A package of its own, under `dare_decoder`, `dare_sandbox` and `dare_verify`, so that these raise
+what `dare` raises without knowing it.
 """
 
 from __future__ import annotations

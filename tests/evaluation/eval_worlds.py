@@ -17,7 +17,7 @@ from dare.curriculum.rollouts import Finish
 from dare.evaluation.benchmarks import Benchmark, benchmark
 from dare.evaluation.sources import Drawing, Respondent
 from dare.policy.generate import Generated, GenerationRequest
-from dare.policy.sampling import Sampling
+from dare_decoder import Sampling
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("DARE_DATA", ROOT.parent / "shared" / "data"))

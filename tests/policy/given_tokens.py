@@ -11,9 +11,9 @@ from peft import LoraConfig, get_peft_model
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 import tiny
-from dare.policy.batching import Layout
 from dare.policy.logprobs import both_of
-from dare.policy.sampling import Sampling
+from dare_decoder import Sampling
+from dare_decoder.batching import Layout
 
 PADDED, PACKED = Layout(packed=False, pad_id=tiny.PAD), Layout(packed=True, pad_id=tiny.PAD)
 _RNG = np.random.default_rng(1)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tiny
-from dare.policy.batching import bucket, fill, pack, pad
-from dare.policy.sampling import Sampling
 from dare.policy.score import batch_logprobs, score
+from dare_decoder import Sampling
+from dare_decoder.batching import bucket, fill, pack, pad
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=200)
 

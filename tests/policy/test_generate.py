@@ -9,10 +9,9 @@ from scipy import stats
 
 import tiny
 from dare.curriculum.rollouts import Finish
-from dare.policy.decode import TransformersGenerator
-from dare.policy.generate import GenerationRequest
-from dare.policy.sampling import Sampling
+from dare.policy.generate import GenerationRequest, TransformersGenerator
 from dare.policy.score import score
+from dare_decoder import Sampling
 
 SAMPLING = Sampling(1.0, 0.95)
 PROMPTS = [tiny.encode("+".join(str(d) for d in range(n + 1)) + "=") for n in range(6)]

@@ -15,7 +15,7 @@ from scipy import stats
 from dare.curriculum.arrays import keyed_rng
 from dare.policy import logprobs
 from dare.policy.logprobs import both_of, head_logprob
-from dare.policy.sampling import Sampling, keep_nucleus, sample_tokens
+from dare_decoder.sampling import Sampling, keep_nucleus, sample_tokens
 
 
 def selected_logprob(

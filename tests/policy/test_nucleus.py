@@ -6,8 +6,8 @@ import pytest
 import torch
 from given_tokens import sampling_logprob
 
-from dare.policy import sampling
-from dare.policy.sampling import keep_nucleus
+from dare_decoder import sampling
+from dare_decoder.sampling import keep_nucleus
 
 VOCABULARY = 20_000
 

@@ -13,13 +13,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig, MistralConfig, MistralForCausalLM
 
 import tiny
-from dare.policy import packed_attention as attention
-from dare.policy.batching import Layout, layout_of
 from dare.policy.embed import embed_prompts
-from dare.policy.packed_attention import PACKED as NAME
-from dare.policy.packed_attention import attend_packed, can_pack
-from dare.policy.sampling import Sampling
 from dare.policy.score import batch_logprobs, mean_entropy, score
+from dare_decoder import Sampling
+from dare_decoder import packed_attention as attention
+from dare_decoder.batching import Layout, layout_of
+from dare_decoder.packed_attention import PACKED as NAME
+from dare_decoder.packed_attention import attend_packed, can_pack
 
 SAMPLING = Sampling(0.7, 0.9)
 

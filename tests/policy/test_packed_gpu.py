@@ -11,13 +11,13 @@ from test_precision import by_definition, head_inputs
 
 import tiny
 from dare.policy import logprobs
-from dare.policy import packed_attention as attention
-from dare.policy.batching import layout_of
 from dare.policy.embed import embed_prompts
 from dare.policy.logprobs import head_logprob
-from dare.policy.packed_attention import attend_packed
-from dare.policy.sampling import Sampling
 from dare.policy.score import batch_logprobs, mean_entropy, score
+from dare_decoder import Sampling
+from dare_decoder import packed_attention as attention
+from dare_decoder.batching import layout_of
+from dare_decoder.packed_attention import attend_packed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

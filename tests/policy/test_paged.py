@@ -21,11 +21,11 @@ from transformers import (
 )
 
 import tiny
-from dare.policy.decode import TransformersGenerator
-from dare.policy.generate import GenerationRequest
-from dare.policy.paged import engine
-from dare.policy.paged.pages import PagePool, SharedPrompts, pages_for
-from dare.policy.sampling import Sampling
+from dare.policy.generate import GenerationRequest, TransformersGenerator
+from dare_decoder import Decoder, Request, Sampling
+from dare_decoder.paged import engine
+from dare_decoder.paged.pages import PagePool, SharedPrompts, pages_for
+from dare_errors import InvalidInput
 
 PROMPTS = [tiny.encode("+".join(str(d) for d in range(n + 1)) + "=") for n in range(6)]
 OWNER = np.repeat(np.arange(6), 4)
@@ -96,6 +96,25 @@ def test_greedy_is_the_librarys_greedy() -> None:
         assert wanted[0, len(prompt) :].tolist() == tokens.tolist()
 
 
+class Asked(Request):
+    """Of a caller who knows nothing of steps and purposes."""
+
+    def rng(self, row: int) -> np.random.Generator:
+        return np.random.default_rng(row)
+
+
+def test_it_serves_others_than_the_policy() -> None:
+    model, asked = build("llama"), Asked(PROMPTS, OWNER, BUDGET)
+    choices = {"pad_id": tiny.PAD, "end_ids": [tiny.END]}
+    made, ended = Decoder(lambda: model, paged=True, **choices).sample(asked, Sampling(1.0))
+    full = np.array([len(ids) for ids in made]) == BUDGET
+    assert (full | ended).all()
+    again, _ = Decoder(lambda: model, paged=False, **choices).sample(asked, Sampling(1.0))
+    assert all(np.array_equal(one, other) for one, other in zip(made, again, strict=True))
+    with pytest.raises(InvalidInput, match=r"max_rows = 0: must be at least 1"):
+        Decoder(lambda: model, max_rows=0, **choices)
+
+
 def test_order_of_the_request_changes_nothing() -> None:
     model = build("taught")
     whole = sample(model, Sampling(1.0, 0.9))
@@ -123,7 +142,7 @@ def test_too_few_pages_make_rollouts_wait_and_change_none(pages: int, monkeypatc
         leave(self, slot, ended=ended)
 
     monkeypatch.setattr(engine.Engine, "_leave", watched)
-    monkeypatch.setattr("dare.policy.decode.room_for", lambda *_, **__: (18, pages))
+    monkeypatch.setattr("dare_decoder.decoder.room_for", lambda *_, **__: (18, pages))
     tight = sample(model, Sampling(1.0, 1.0), asked=asked, end=(), page=4)
     assert same(tight, whole)
     assert any(sent_back)
@@ -249,7 +268,7 @@ def test_prompts_are_read_about_once_where_pages_are_few(monkeypatch) -> None:
     monkeypatch.setattr(
         engine, "prefill", lambda m, p, *rest: (read.extend(p), prefill(m, p, *rest))[1]
     )
-    monkeypatch.setattr("dare.policy.decode.room_for", lambda *_, **__: (18, 20))
+    monkeypatch.setattr("dare_decoder.decoder.room_for", lambda *_, **__: (18, 20))
     asked = request(np.arange(6).repeat(3), np.full(18, 20))
     sample(model, Sampling(1.0, 1.0), asked=asked, end=(), page=4)
     assert len(read) <= 18

@@ -8,11 +8,10 @@ import torch
 from test_paged import PROMPTS, build
 
 import tiny
-from dare.policy.decode import TransformersGenerator
-from dare.policy.generate import GenerationRequest
-from dare.policy.paged import plain
-from dare.policy.paged.state import Outputs, Slots
-from dare.policy.sampling import Sampling, keep_nucleus
+from dare.policy.generate import GenerationRequest, TransformersGenerator
+from dare_decoder.paged import plain
+from dare_decoder.paged.state import Outputs, Slots
+from dare_decoder.sampling import Sampling, keep_nucleus
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 DTYPES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -24,7 +23,7 @@ def gap(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 @pytest.fixture(scope="module")
 def kernels():
-    return pytest.importorskip("dare.policy.paged.kernels")
+    return pytest.importorskip("dare_decoder.paged.kernels")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -94,7 +93,7 @@ def test_sampling_and_the_mass_it_keeps(kernels, dtype, spread: float, sampling:
     # Sums in another order move an edge between two tokens by less than a millionth.
     assert (made[0] == made[1]).float().mean() > 0.9
     if sampling.temperature:
-        logit_kernels = pytest.importorskip("dare.policy.logit_kernels")
+        logit_kernels = pytest.importorskip("dare_decoder.logit_kernels")
         found = logit_kernels.nucleus_log_mass(logits, *vars(sampling).values())
         scaled = logits.float() / sampling.temperature
         kept = keep_nucleus(scaled, sampling.top_p, sampling.top_k)
@@ -121,7 +120,7 @@ def test_the_captured_step_samples_what_the_model_does(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_normaliser_and_slope_of_the_log_softmax(dtype: torch.dtype) -> None:
-    logit_kernels = pytest.importorskip("dare.policy.logit_kernels")
+    logit_kernels = pytest.importorskip("dare_decoder.logit_kernels")
     logits = (3.0 * torch.randn(40, 10007, device="cuda")).to(dtype)
     targets = torch.randint(10007, (40,), device="cuda")
     grad = torch.randn(40, device="cuda")

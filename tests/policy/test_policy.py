@@ -13,7 +13,7 @@ from dare import DareConfig, InvalidInput
 from dare.policy.generate import Generated, GenerationRequest
 from dare.policy.model import check_dtype, load
 from dare.policy.policy import Policy
-from dare.policy.sampling import Sampling
+from dare_decoder import Sampling
 
 PROMPTS = [tiny.encode("1+2="), tiny.encode("3+4+5=")]
 RESPONSES = [np.array([5, 6, 1]), np.array([7, 8, 9, 1])]
@@ -104,7 +104,7 @@ def test_a_generator_that_is_none_is_refused(choice: Any, says: str) -> None:
 
 
 def test_no_rows_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="at least 1"):
+    with pytest.raises(InvalidInput, match="generation_rows = 0: must be at least 1"):
         Policy(tiny.policy(), tiny.tokenizer(), generation_rows=0)
 
 

@@ -30,8 +30,8 @@ import tiny
 from dare.policy import logprobs
 from dare.policy.embed import embed_prompts
 from dare.policy.logprobs import head_logprob, log_kept_mass
-from dare.policy.sampling import Sampling, keep_nucleus
 from dare.policy.score import batch_logprobs, both_logprobs, mean_entropy, score, token_entropy
+from dare_decoder.sampling import Sampling, keep_nucleus
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 STEP = {BF16: 2.0**-8, F16: 2.0**-11}

@@ -9,10 +9,9 @@ from given_tokens import sampling_logprob
 
 import tiny
 from dare.curriculum.estimators.paper import effective_sample_size, weights
-from dare.policy.decode import TransformersGenerator
-from dare.policy.generate import GenerationRequest
-from dare.policy.sampling import Sampling
+from dare.policy.generate import GenerationRequest, TransformersGenerator
 from dare.policy.score import score
+from dare_decoder import Sampling
 
 SAMPLING = Sampling(0.6, 0.95)
 PROMPTS = [tiny.encode("+".join(str(d) for d in range(n + 1)) + "=") for n in range(6)]

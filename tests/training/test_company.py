@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import dare
+import ranks
 import tiny
 
 REWARD = """
@@ -41,7 +42,10 @@ def launch(
     (folder / "company_reward.py").write_text(REWARD)
     given = {"WHAT": what, "PYTHONPATH": f"{Path(dare.__file__).parents[1]}:{folder}"}
     given |= variables
-    return tiny.torchrun("-m", "dare", "train", *words, folder=folder, **given)
+    command = ("-m", "dare", "train", *words)
+    if what == "nothing":  # the launcher itself, with its own way of ending what it began
+        return tiny.torchrun(*command, folder=folder, **given)
+    return ranks.run(*command, processes=2, folder=folder, variables=given)
 
 
 @pytest.fixture(scope="module")

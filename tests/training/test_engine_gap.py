@@ -14,7 +14,7 @@ import tiny
 from dare.policy.correction import GAP_FIGURES
 from dare.policy.generate import Generated, GenerationRequest
 from dare.policy.policy import build_generator
-from dare.policy.sampling import Sampling
+from dare_decoder import Sampling
 
 
 class Offset:

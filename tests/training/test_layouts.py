@@ -11,7 +11,7 @@ from gradient_cases import run
 from transformers import TrainerCallback
 
 import tiny
-from dare.policy.batching import Layout
+from dare_decoder.batching import Layout
 
 
 @pytest.fixture

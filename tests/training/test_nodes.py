@@ -15,6 +15,7 @@ from test_sharded import NEW, alike
 from typer.testing import CliRunner
 
 import dare
+import ranks
 from dare.cli import app
 
 PACKAGE = Path(dare.__file__).parent
@@ -26,14 +27,14 @@ for one in "${running[@]}"; do wait "$one" || exit 1; done
 """
 # What two processes tell one another, without a trainer around it.
 TALK = """
-import sys
+import os, sys
 from pathlib import Path
 import numpy as np
 import torch.distributed as dist
 from dare.errors import InvalidInput
 from dare.training import company
 
-root, rank = Path(sys.argv[1]), int(sys.argv[2])
+root, rank = Path(sys.argv[1]), int(os.environ["RANK"])
 dist.init_process_group("gloo", f"file://{root}/meeting", rank=rank, world_size=2)
 pair = company.Company(rank, 2)
 company.PATIENCE_S = 0.5
@@ -159,17 +160,11 @@ def test_the_kubernetes_manifest_starts_what_the_page_says() -> None:
 
 
 def test_processes_that_do_not_share_what_they_must_are_told(tmp_path: Path) -> None:
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", TALK, str(tmp_path), str(rank)],
-            env=environment(),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    for rank, one in enumerate(running):
-        folder, prompts = one.communicate(timeout=120)[0].splitlines()
-        assert one.returncode == 0
-        assert folder.startswith(f"output_dir = '{tmp_path}/own {rank}': not every process sees it")
-        assert prompts.startswith("train_dataset = '2 prompts': differs from process to process")
+    (tmp_path / "talk.py").write_text(TALK)
+    done = ranks.run(str(tmp_path / "talk.py"), str(tmp_path), processes=2)
+    assert done.returncode == 0, done.stderr[-3000:]
+    folders, prompts = (sorted(done.stdout.splitlines())[part] for part in (slice(2), slice(2, 4)))
+    for rank, said in enumerate(folders):
+        assert said.startswith(f"output_dir = '{tmp_path}/own {rank}': not every process sees it")
+    for said in prompts:
+        assert said.startswith("train_dataset = '2 prompts': differs from process to process")

@@ -12,10 +12,10 @@ import torch
 import tiny
 from dare import InvalidInput
 from dare.policy.policy import Policy
-from dare.policy.sampling import Sampling
 from dare.runs import checkpoint
 from dare.training import objective
 from dare.training.update import micro_batches, token_weights, trained_rows
+from dare_decoder import Sampling
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9}
 

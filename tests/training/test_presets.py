@@ -13,9 +13,9 @@ import torch
 
 import tiny
 from dare.config import preset_names
-from dare.policy.sampling import Sampling
 from dare.policy.score import mean_entropy, score
 from dare.training.config import DareConfig
+from dare_decoder import Sampling
 
 SMALL: dict[str, Any] = {
     "current-fr": {"estimator.max_probes": 2},

@@ -10,6 +10,7 @@ import torch
 from gradient_cases import PRESETS, TOLERANCE, as_saved, check_reference, run, updates
 from plain_reference import HINTED, Step, tier
 
+import ranks
 import tiny
 from dare.runs.checkpoint import verify
 from dare.runs.folder import FILES
@@ -38,7 +39,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     tiny.policy().save_pretrained(root / "model")
     script = Path(__file__).with_name("gradient_cases.py")
     (root / "two").mkdir()
-    done = tiny.torchrun(str(script), str(root / "model"), str(root / "two"), *EVERY)
+    done = ranks.run(str(script), str(root / "model"), str(root / "two"), *EVERY, processes=2)
     assert done.returncode == 0, done.stderr[-4000:]
     steps = {}
     for case in EVERY:

@@ -9,8 +9,6 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +19,7 @@ import torch
 import transformers
 from transformers import TrainerCallback
 
+import ranks
 import tiny
 from dare import InvalidInput
 from dare.runs import checkpoint
@@ -284,15 +283,8 @@ def test_a_second_signal_stops_at_once(whole, tmp_path: Path) -> None:
 def test_an_interruption_at_any_moment_changes_nothing() -> None:
     # A few of each kind that benchmarks/kill_resume.py has; it forks a process for every attempt.
     words = ["--kills", "2", "--operations", "2", "--sigterm", "1", "--sigint", "1", "--steps", "4"]
-    done = subprocess.run(
-        [sys.executable, "kill_resume.py", *words, "--seed", "4"],
-        cwd=Path(__file__).parents[2] / "benchmarks",
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=1500,
-        check=False,
-    )
+    script = Path(__file__).parents[2] / "benchmarks" / "kill_resume.py"
+    done = ranks.run(str(script), *words, "--seed", "4", folder=script.parent)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     result = json.loads(done.stdout.splitlines()[-1])
     for kind, times in (("kill", 2), ("operation", 2), ("sigterm", 1), ("sigint", 1)):

@@ -7,8 +7,6 @@ import copy
 import functools
 import logging
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import torch
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
 import dare
+import ranks
 import tiny
 from dare import InvalidInput
 from dare.rewards import math_reward
@@ -439,13 +438,8 @@ def test_leaving_the_program_is_an_error_and_not_the_end_of_the_run(tmp_path: Pa
     )
     words = "train quickstart --reward leaving:reward --max-steps 1 --output-dir run"
     words += " --rollout-budget 16 --per-device-train-batch-size 16 --num-generations 8"
-    ran = subprocess.run(
-        [sys.executable, "-m", "dare", *words.split()],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(dare.__file__).parents[1]}"},
-        capture_output=True,
-        text=True,
-    )
+    path = {"PYTHONPATH": f"{tmp_path}:{Path(dare.__file__).parents[1]}"}
+    ran = ranks.run("-m", "dare", *words.split(), folder=tmp_path, variables=path)
     assert ran.returncode == 2, ran.stderr
     assert "reward function reward = SystemExit(0)" in ran.stderr
     assert "leaving.py, line 4" in ran.stderr

@@ -20,6 +20,7 @@ from gradient_cases import TOLERANCE, as_saved, run, updates
 from safetensors.torch import load_file
 
 import dare
+import ranks
 import tiny
 from dare.runs.checkpoint import verify
 
@@ -61,7 +62,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         script = str(Path(__file__).with_name("gradient_cases.py"))
         for cases in LAUNCHES[kind]:
             words = (script, str(root / "model"), str(root), *cases)
-            done = tiny.torchrun(*words, **LAUNCHED[kind])
+            done = ranks.run(*words, processes=2, variables=LAUNCHED[kind])
             assert done.returncode == 0, done.stderr[-4000:]
         return root
 
@@ -126,6 +127,8 @@ def train(folder: Path, *words: str, **variables: str) -> subprocess.CompletedPr
     folder.mkdir(exist_ok=True)
     source = str(Path(dare.__file__).parents[1])
     given = {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", **variables}
+    if "--accelerate" not in words and "--processes" not in words:
+        return ranks.run("-m", "dare", "train", *words, folder=folder, variables=given)
     return subprocess.run(
         [sys.executable, "-m", "dare", "train", *words],
         cwd=folder,
@@ -137,8 +140,15 @@ def train(folder: Path, *words: str, **variables: str) -> subprocess.CompletedPr
     )
 
 
-def trained(folder: Path, *words: str) -> Path:
-    done = train(folder, *words)
+def trained(folder: Path, *words: str, kind: str | None = None) -> Path:
+    """`dare train` that must end well, with a kind on two processes as accelerate tells them."""
+    if kind is None:
+        done = train(folder, *words)
+    else:
+        source = str(Path(dare.__file__).parents[1])
+        given = {"PYTHONPATH": source, **LAUNCHED.get(kind, {})}
+        command = ("-m", "dare", "train", *words)
+        done = ranks.run(*command, processes=2, folder=folder, variables=given)
     assert done.returncode == 0, done.stderr[-3000:]
     return folder / "run"
 
@@ -166,14 +176,14 @@ def test_a_run_goes_on_from_several_processes_on_one_and_back(
     kind: str, alone: tuple[Path, Path], tmp_path: Path
 ) -> None:
     whole, half = alone
-    together = trained(tmp_path / "two", *NEW, "--max-steps", "2", *TWO, kind)
+    together = trained(tmp_path / "two", *NEW, "--max-steps", "2", *TWO, kind)  # by the launcher
     assert verify(together / "checkpoint-2") is None
     names = {path.name for path in (together / "checkpoint-2").iterdir()}
     assert {"model.safetensors", "optimizer.pt", "scheduler.pt"} <= names
     assert not any("fsdp" in name or "step" in name for name in names)
     assert alike(trained(tmp_path / "two", "--resume", "run", "--max-steps", "4"), whole)
     shutil.copytree(half.parent, tmp_path / "one")
-    again = trained(tmp_path / "one", "--resume", "run", "--max-steps", "4", *TWO, kind)
+    again = trained(tmp_path / "one", "--resume", "run", "--max-steps", "4", kind=kind)
     assert alike(again, whole)
     said = (again / "config.yaml").read_text()
     assert f"distributed: {TOLD.get(kind, 'DEEPSPEED')}\n" in said
@@ -181,7 +191,7 @@ def test_a_run_goes_on_from_several_processes_on_one_and_back(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_thirty_steps_of_ragged_lengths_do_not_hang(kind: str, tmp_path: Path) -> None:
-    run = trained(tmp_path, *NEW, "--max-steps", "30", "--save-strategy", "no", *TWO, kind)
+    run = trained(tmp_path, *NEW, "--max-steps", "30", "--save-strategy", "no", kind=kind)
     assert len(tiny.lines(run / "metrics.jsonl")) == 30
 
 
@@ -198,28 +208,40 @@ compute_environment: LOCAL_MACHINE
 distributed_type: FSDP
 num_processes: 1
 main_process_port: 0
-mixed_precision: {precision}
+mixed_precision: 'no'
 fsdp_config:
-  fsdp_version: {version}
+  fsdp_version: 1
   fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
-  fsdp_cpu_ram_efficient_loading: {early}
 """
 
 
+def test_a_config_of_fsdp1_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text(CONFIG)
+    done = train(tmp_path, *NEW, "--max-steps", "2", "--accelerate", "my.yaml")
+    assert done.returncode != 0
+    assert "error: fsdp_version = 1: is not supported: set it to 2" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("variables", "says"),
     [
-        ({"version": "1"}, "error: fsdp_version = 1: is not supported: set it to 2"),
-        ({"early": "true"}, "error: fsdp_cpu_ram_efficient_loading = True: must be false"),
-        ({"precision": "bf16"}, "error: mixed_precision = 'bf16': the recipe has 'no'"),
+        (
+            {"FSDP_CPU_RAM_EFFICIENT_LOADING": "true"},
+            "error: fsdp_cpu_ram_efficient_loading = True: must be false",
+        ),
+        (
+            {"ACCELERATE_MIXED_PRECISION": "bf16"},
+            "error: mixed_precision = 'bf16': the recipe has 'no'",
+        ),
     ],
 )
-def test_a_config_that_contradicts_the_recipe_is_refused(
-    changes: dict[str, str], says: str, tmp_path: Path
+def test_what_accelerate_tells_against_the_recipe_is_refused(
+    variables: dict[str, str], says: str, tmp_path: Path
 ) -> None:
-    settings = {"version": "2", "early": "false", "precision": "'no'", **changes}
-    (tmp_path / "my.yaml").write_text(CONFIG.format(**settings))
-    done = train(tmp_path, *NEW, "--max-steps", "2", "--accelerate", "my.yaml")
+    given = {**LAUNCHED["fsdp2"], **variables}
+    command = ("-m", "dare", "train", *NEW, "--max-steps", "2")
+    done = ranks.run(*command, processes=2, folder=tmp_path, variables=given)
     assert done.returncode != 0
     assert says in done.stderr
     assert not (tmp_path / "run").exists()
@@ -260,7 +282,7 @@ def test_what_would_not_be_zero_is_refused(
 def test_a_launch_that_cannot_be_is_told_in_a_line(
     words: list[str], variables: dict[str, str], says: str, tmp_path: Path
 ) -> None:
-    done = train(tmp_path, *NEW, *words, **variables)
+    done = ranks.run("-m", "dare", "train", *NEW, *words, folder=tmp_path, variables=variables)
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr

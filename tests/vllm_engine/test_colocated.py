@@ -17,9 +17,9 @@ from dare.errors import InvalidInput
 from dare.policy import vllm as ours
 from dare.policy.generate import GeneratorFailed
 from dare.policy.policy import Policy
-from dare.policy.sampling import Sampling, keep_nucleus
 from dare.runs.checkpoint import newest
 from dare.training import DareTrainer
+from dare_decoder.sampling import Sampling, keep_nucleus
 
 GREEDY, DRAWN = Sampling(0.0, 1.0, 0), Sampling(0.6, 0.95, 0)
 

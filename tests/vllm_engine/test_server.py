@@ -23,8 +23,8 @@ from dare.errors import InvalidInput
 from dare.policy import vllm as ours
 from dare.policy.generate import GeneratorFailed
 from dare.policy.policy import Policy
-from dare.policy.sampling import Sampling
 from dare.policy.vllm_engine import VllmSettings
+from dare_decoder import Sampling
 
 GREEDY, DRAWN = Sampling(0.0, 1.0, 0), Sampling(0.6, 0.95, 0)
 

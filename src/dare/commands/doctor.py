@@ -72,8 +72,8 @@ def zero_drift(prompts: int = 24, group: int = 16) -> dict[str, Any]:
     from dare.curriculum.estimators import effective_sample_size, weights
     from dare.policy.generate import GenerationRequest
     from dare.policy.policy import Policy
-    from dare.policy.sampling import Sampling
     from dare.training.prompts import PromptStore
+    from dare_decoder import Sampling
 
     model, tokenizer = pocket.load_policy(), pocket.load_tokenizer()
     store = PromptStore(tasks.generate(prompts, seed=0), tokenizer)

@@ -17,10 +17,10 @@ from dare.errors import InvalidInput, first_line, require
 from dare.evaluation.benchmarks import Benchmark, Problem
 from dare.evaluation.responses import ResponseFile, Saved, check_form, detect
 from dare.policy.generate import GenerationRequest, Generator
-from dare.policy.sampling import Sampling
 from dare.runs.files import read_yaml
 from dare.templates import Template, load_template
 from dare.templates.encode import OPTIONS, encode
+from dare_decoder import Sampling
 
 if TYPE_CHECKING:
     from dare.policy.policy import Policy

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dare.errors import InvalidInput
-from dare.policy.batching import IntArray, Layout, TokenBatch, layout_of, reading
-from dare.policy.model import without_adapters
-from dare.policy.packed_attention import packed_attention
+from dare_decoder.batching import IntArray, Layout, TokenBatch, layout_of
+from dare_decoder.model import reading, without_adapters
+from dare_decoder.packed_attention import packed_attention
 
 STATE_DEPTH = 5 / 7
 """Share of the layers after which a state is taken. Middle layers tell best how a prompt will come

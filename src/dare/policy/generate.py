@@ -12,21 +12,18 @@ from numpy.typing import NDArray
 from dare.curriculum.arrays import keyed_rng
 from dare.curriculum.rollouts import Finish
 from dare.errors import InvalidInput
-from dare.policy.batching import IntArray
-from dare.policy.sampling import Sampling
+from dare_decoder import Decoder, Request, Sampling
+from dare_decoder.batching import IntArray
 
 
 @dataclass(frozen=True)
-class GenerationRequest:
-    """What to sample: distinct prompts, and for each rollout its prompt and token budget.
+class GenerationRequest(Request):
+    """A request whose draws are keyed.
 
     `noise_R` names each rollout's own stream of random numbers within (seed, step, purpose), so
     that a rollout is the same whatever batch or process it is sampled in.
     """
 
-    prompts: Sequence[IntArray]
-    prompt_R: IntArray
-    max_tokens_R: IntArray
     noise_R: IntArray
     seed: int
     step: int
@@ -37,13 +34,6 @@ class GenerationRequest:
     def rng(self, row: int) -> np.random.Generator:
         """The stream of one rollout: neither order, batch nor process change it."""
         return keyed_rng(self.seed, self.step, f"{self.purpose} {int(self.noise_R[row])}")
-
-    def uniform(self, rows: IntArray, longest: int) -> NDArray[np.float32]:
-        """Uniform numbers [rows, longest], each row from its own stream."""
-        noise = np.empty((len(rows), longest), dtype=np.float32)
-        for place, row in enumerate(rows.tolist()):
-            self.rng(row).random(out=noise[place], dtype=np.float32)
-        return noise
 
 
 @dataclass(frozen=True)
@@ -92,3 +82,13 @@ class Generator(Protocol):
     def close(self) -> None:
         """The run is over: stop processes, free everything."""
         ...
+
+
+class TransformersGenerator(Decoder):
+    """The policy's own model, sampled by `dare_decoder`; its weights are read anew when synced."""
+
+    def generate(self, request: GenerationRequest, sampling: Sampling) -> Generated:
+        """One response for each rollout. Where memory runs out, fewer are decoded at a time."""
+        return Generated.of(*self.sample(request, sampling))
+
+    sync = release = close = Decoder.forget

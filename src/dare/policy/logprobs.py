@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from dare.policy.sampling import Sampling, keep_nucleus
+from dare_decoder.sampling import Sampling, keep_nucleus
 
 _CHUNK_ELEMENTS = 1 << 21  # logits alive at a time: 8 MB in float32, on a GPU 270
 
@@ -242,6 +242,6 @@ def _kernels(logits: Tensor) -> Any:
 @functools.cache
 def _triton() -> Any:
     try:
-        return importlib.import_module("dare.policy.logit_kernels")
+        return importlib.import_module("dare_decoder.logit_kernels")
     except ImportError:
         return None

@@ -75,7 +75,7 @@ WHOLE_LOGITS = {"mixed": 12, "half": 6, "float": 12}
 """Bytes a logit where all of a batch exist at once: made, changed after the head, and a gradient;
 mixed precision hands them on in float32."""
 SAMPLER = 3
-"""Numbers a logit of the tokens being sampled, as `dare.policy.paged.fit` sets them aside."""
+"""Numbers a logit of the tokens being sampled, as `dare_decoder.paged.fit` sets them aside."""
 PAGE = 64
 """Tokens of a page of the decoder's cache; the last one of a row is half empty in the mean."""
 CACHE_SHARE = 0.85

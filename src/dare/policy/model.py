@@ -78,11 +78,6 @@ def load(
     return model, tokenizer
 
 
-def without_adapters(model: Any) -> Any:
-    """The transformers model inside PEFT's wrapper."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
 def without_dropout(model: Any) -> None:
     """Set every dropout of the model to 0, that of attention too."""
     for part in model.modules():

@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dare.config.named import imported
-from dare.errors import InvalidInput
-from dare.policy.batching import IntArray, Layout, layout_of, reading
-from dare.policy.decode import TransformersGenerator
+from dare.errors import InvalidInput, require
 from dare.policy.embed import embed_prompts, prompt_states
-from dare.policy.generate import Generated, GenerationRequest, Generator
+from dare.policy.generate import Generated, GenerationRequest, Generator, TransformersGenerator
 from dare.policy.model import ReferencePolicy, context_of, end_ids
-from dare.policy.sampling import Sampling
 from dare.policy.score import Scores, mean_entropy, score
 from dare.policy.sharded import WholeModel
+from dare_decoder import Sampling
+from dare_decoder.batching import IntArray, Layout, layout_of
+from dare_decoder.model import reading
 
 if TYPE_CHECKING:
     from dare.policy.vllm_engine import VllmSettings
@@ -225,11 +225,13 @@ def build_generator(
     if not isinstance(choice, str):
         return _checked(choice, type(choice).__name__)
     if choice == "transformers":
+        rows = policy.generation_rows
+        require(rows >= 1, "generation_rows", rows, "must be at least 1")
         return TransformersGenerator(
             policy.readable,
             pad_id=policy.pad_id,
             end_ids=policy.ends,
-            max_rows=policy.generation_rows,
+            max_rows=rows,
             autocast=policy.autocast,
             progress=policy.progress,
         )

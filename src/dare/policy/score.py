@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dare.policy.batching import IntArray, Layout, TokenBatch, layout_of, reading
 from dare.policy.logprobs import both_of, chunked_logits, head_logprob, rounding_margin
-from dare.policy.packed_attention import bare, packed_attention, through_backward
-from dare.policy.sampling import Sampling
+from dare_decoder import Sampling
+from dare_decoder.batching import IntArray, Layout, TokenBatch, layout_of
+from dare_decoder.model import bare, has_plain_head, reading
+from dare_decoder.packed_attention import packed_attention, through_backward
 
 
 @dataclass(frozen=True)
@@ -78,23 +79,6 @@ def _forward(model: nn.Module, batch: TokenBatch, **more: Any) -> Tensor:
     with packed_attention(model) if batch.packed else nullcontext():
         logits: Tensor = model(**batch.model_inputs(), **more).logits
     return through_backward(logits, model) if batch.packed else logits
-
-
-_AFTER_HEAD = (
-    "final_logit_softcapping",
-    "logit_scale",
-    "output_multiplier",
-    "lm_head_multiplier",
-    "logits_scaling",
-)
-
-
-def has_plain_head(model: Any) -> bool:
-    """Whether logits are what a linear layer gives, with nothing added or scaled after it."""
-    model = bare(model)
-    config = model.config.get_text_config()
-    changed = any(getattr(config, name, None) not in (None, 1.0) for name in _AFTER_HEAD)
-    return type(model.get_output_embeddings()) is nn.Linear and not changed
 
 
 def batch_logprobs(

@@ -81,7 +81,7 @@ def shape_of_config(
     from transformers import AutoModelForCausalLM
 
     from dare.policy.model import check_dtype
-    from dare.policy.score import has_plain_head
+    from dare_decoder.model import has_plain_head
 
     found = check_dtype(dtype, torch.device("meta"), "model_init_kwargs.dtype")
     kind = (config.dtype or torch.float32) if isinstance(found, str) else found
@@ -128,7 +128,7 @@ def shape_of_config(
 
 
 def _can_page(model: Any) -> bool:
-    from dare.policy.paged.weights import DoesNotFit, decoder_of
+    from dare_decoder.paged.weights import DoesNotFit, decoder_of
 
     try:
         decoder_of(model)

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from dare.errors import require
-from dare.policy.batching import IntArray
 from dare.policy.generate import Generated, GenerationRequest, GeneratorFailed
-from dare.policy.model import without_adapters
-from dare.policy.paged.weights import is_plain_lora, weight_of
-from dare.policy.sampling import Sampling
 from dare.policy.score import Scores
 from dare.policy.vllm_colocated import Colocated, check_installed, check_ranks
 from dare.policy.vllm_engine import Drawn, Engine, VllmSettings, Wanted, world
 from dare.policy.vllm_server import Served
+from dare_decoder import Sampling
+from dare_decoder.batching import IntArray
+from dare_decoder.model import without_adapters
+from dare_decoder.paged.weights import is_plain_lora, weight_of
 
 _PROBES, _PROBE_TOKENS = 4, 64  # prompts, and tokens of each, by which a transfer is verified
 _HALF = (torch.bfloat16, torch.float16)

@@ -24,8 +24,6 @@ from torch import Tensor
 
 from dare.errors import InvalidInput, first_line, require
 from dare.policy.generate import GeneratorFailed
-from dare.policy.model import without_adapters
-from dare.policy.sampling import Sampling
 from dare.policy.vllm_engine import (
     INSTALL,
     Drawn,
@@ -35,6 +33,8 @@ from dare.policy.vllm_engine import (
     options_of,
     world,
 )
+from dare_decoder import Sampling
+from dare_decoder.model import without_adapters
 
 _LOG = logging.getLogger(__name__)
 Kind = TypeVar("Kind")

@@ -11,7 +11,7 @@ from packaging.version import Version
 from torch import Tensor
 
 from dare.errors import require
-from dare.policy.sampling import Sampling
+from dare_decoder import Sampling
 
 VERSIONS = ("0.26", "0.32")
 """From the first to below the second; the extra `vllm` of the package says the same."""

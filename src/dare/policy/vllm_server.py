@@ -25,9 +25,9 @@ from torch import Tensor
 
 from dare.errors import InvalidInput, first_line, require
 from dare.policy.generate import GeneratorFailed
-from dare.policy.model import without_adapters
-from dare.policy.sampling import Sampling
 from dare.policy.vllm_engine import Drawn, VllmSettings, Wanted, check_version, options_of, world
+from dare_decoder import Sampling
+from dare_decoder.model import without_adapters
 
 _AT_ONCE = 256  # requests that a process has under way; the server queues what it has no room for
 _FOLDER = ".vllm-weights"

@@ -19,15 +19,15 @@ from dare.curriculum.estimators.base import Measured
 from dare.curriculum.estimators.dare.features import STATISTICS, solution_statistics
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, RolloutBatch
-from dare.policy.batching import IntArray
 from dare.policy.generate import Generated, GenerationRequest
 from dare.policy.policy import Policy
-from dare.policy.sampling import Sampling
 from dare.rewards.calling import Rewards, Scored, Values
 from dare.runs.folder import plain
 from dare.training.company import Company, packed, unpacked
 from dare.training.phases import Phases
 from dare.training.prompts import PromptStore
+from dare_decoder import Sampling
+from dare_decoder.batching import IntArray
 
 _LOG = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ from dare.config.nested import arguments, hints_of, nest, typed, within
 from dare.errors import InvalidInput, first_line, require, suggest
 from dare.policy.correction import Correction
 from dare.policy.model import check_dtype
-from dare.policy.sampling import Sampling
 from dare.policy.vllm_engine import VllmSettings
 from dare.rewards.builtin import reward_named
 from dare.training.from_trl import knows_trl
 from dare.training.settings import RANGES, STEPS, RunSettings
+from dare_decoder import Sampling
 
 _LOG = logging.getLogger(__name__)
 _OF_THE_PAPER = {"temperature": 0.6, "top_p": 0.95}  # what its presets sample with, unless told

@@ -10,9 +10,9 @@ import numpy as np
 
 from dare.curriculum.rollouts import Finish
 from dare.evaluation.figures import Responses, by_group, mean_of, with_problems
-from dare.policy.sampling import Sampling
 from dare.training.collect import Collector
 from dare.training.prompts import PromptStore
+from dare_decoder import Sampling
 
 
 def evaluate_policy(

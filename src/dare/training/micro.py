@@ -14,7 +14,7 @@ import torch
 
 from dare.curriculum.arrays import Array
 from dare.curriculum.batch import TrainBatch
-from dare.policy.batching import IntArray, Layout
+from dare_decoder.batching import IntArray, Layout
 
 
 def mini_batches(

@@ -14,9 +14,9 @@ from dare.curriculum.prompts import PromptTable
 from dare.curriculum.rollouts import Conditioning
 from dare.data.row import encodable, text_of
 from dare.errors import InvalidInput, require
-from dare.policy.batching import IntArray
 from dare.templates import Message, load_template, template_of
 from dare.templates.encode import encode
+from dare_decoder.batching import IntArray
 from dare_verify.math.extract import boxed_answer, marked_answer
 
 _LOG = logging.getLogger(__name__)

@@ -14,12 +14,12 @@ from dare.curriculum.arrays import Array
 from dare.curriculum.estimators import estimator_class
 from dare.curriculum.estimators.base import Measured
 from dare.curriculum.estimators.baselines import INSTRUCTION, Replies
-from dare.policy.batching import IntArray
-from dare.policy.sampling import Sampling
 from dare.teacher.file import PROBES, load_head
 from dare.teacher.head import TeacherHead
 from dare.training.collect import Collector
 from dare.training.company import packed, unpacked
+from dare_decoder import Sampling
+from dare_decoder.batching import IntArray
 from dare_hints import hint
 
 _LOG = logging.getLogger(__name__)

@@ -29,7 +29,6 @@ from dare.errors import InvalidInput, require
 from dare.policy.generate import Generator, GeneratorFailed
 from dare.policy.model import context_of, load, peak_memory_mb, without_dropout
 from dare.policy.policy import Policy
-from dare.policy.sampling import Sampling
 from dare.rewards.calling import Rewards
 from dare.rewards.model import reward_functions
 from dare.runs import checkpoint
@@ -52,6 +51,7 @@ from dare.training.records import StepLines, told
 from dare.training.services import PolicyServices
 from dare.training.unscored import UnscoredWindow
 from dare.training.update import Updates
+from dare_decoder import Sampling
 
 _LOG = logging.getLogger(__name__)
 _OPTIMISER = (

@@ -21,12 +21,12 @@ from dare.curriculum import Curriculum, TrainBatch
 from dare.curriculum.arrays import Array, keyed_rng
 from dare.curriculum.plan import StepPlan
 from dare.curriculum.rollouts import Conditioning, Finish
-from dare.policy.batching import IntArray
 from dare.policy.policy import Policy
 from dare.training.collect import Collector
 from dare.training.config import DareConfig
 from dare.training.micro import micro_batch, mini_batches, shares
 from dare.training.phases import Phases
+from dare_decoder.batching import IntArray
 
 
 def token_weights(

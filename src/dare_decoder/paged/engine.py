@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dare.policy.batching import IntArray
-from dare.policy.generate import GenerationRequest
-from dare.policy.paged.pages import PagePool, SharedPrompts, pages_for
-from dare.policy.paged.prefill import prefill
-from dare.policy.paged.state import Outputs, Slots
-from dare.policy.paged.step import Cache, Step
-from dare.policy.paged.weights import Weights, rotary_angles
-from dare.policy.sampling import Sampling
+from dare_decoder.batching import IntArray
+from dare_decoder.paged.pages import PagePool, SharedPrompts, pages_for
+from dare_decoder.paged.prefill import prefill
+from dare_decoder.paged.state import Outputs, Slots
+from dare_decoder.paged.step import Cache, Step
+from dare_decoder.paged.weights import Weights, rotary_angles
+from dare_decoder.request import Request
+from dare_decoder.sampling import Sampling
 
 _LOOK = 8  # steps between two looks of the host: a row that ended idles for half of them
 # Batches that are captured. Below 64 rows a step takes as long as with 64: it reads the weights.
@@ -38,20 +38,19 @@ class Engine:
         self,
         model: Any,
         weights: Weights,
-        request: GenerationRequest,
+        request: Request,
         ends: list[int],
         sampling: Sampling,
         *,
         rows: int,
         pages: int,
         page: int,
-        graphs: bool,
-        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
-        progress: Callable[[int], Any] | None = None,
+        autocast: Callable[[], AbstractContextManager[Any]],
+        progress: Callable[[int], Any] | None,
     ) -> None:
         device = weights.head.device
         self._model, self._weights, self._sampling = model, weights, sampling
-        self._autocast, self._progress, self._graphs = autocast, progress, graphs
+        self._autocast, self._progress = autocast, progress
         prompts, prompt_R, max_tokens_R = request.prompts, request.prompt_R, request.max_tokens_R
         self._prompt_R, self._budget_R = prompt_R, max_tokens_R
         count, longest = len(prompt_R), int(max_tokens_R.max())
@@ -88,25 +87,28 @@ class Engine:
         reported = 0
         while True:
             self._admit()
-            active = np.flatnonzero(self._row >= 0)
-            if not len(active):
+            if not len(self._active):
                 break
-            self._shrink(active)
-            active = np.flatnonzero(self._row >= 0)
-            steps = self._reserve(active)
-            size = self._size(int(np.flatnonzero(self._row >= 0).max()) + 1)
-            step = self._step(size)
+            self._shrink()
+            steps = self._reserve()
+            step = self._step(self._size(int(self._active.max()) + 1))
             for _ in range(steps):
                 step()
-            self._ran[self._row >= 0] += steps
+            self._ran[self._active] += steps
             alive = self._slots.alive.cpu().numpy()
-            for slot in np.flatnonzero((self._row >= 0) & (alive == 0)).tolist():
-                self._leave(slot, ended=True)
+            for slot in self._active.tolist():
+                if not alive[slot]:
+                    self._leave(slot, ended=True)
             if self._progress is not None:
                 total = int(self._outputs.length.sum())
                 self._progress(total - reported)
                 reported = total
         return self._outputs.tokens, self._outputs.length, self._outputs.stopped
+
+    @property
+    def _active(self) -> IntArray:
+        """Slots that have a rollout."""
+        return np.flatnonzero(self._row >= 0)
 
     def _admit(self) -> None:
         """Fill free slots from the queue while pages last; new prompts are read together."""
@@ -119,7 +121,7 @@ class Engine:
             prompt = int(self._prompt_R[row])
             first = pages_for(min(_LOOK, int(self._budget_R[row])), self._page)
             # What those that run may soon ask for is left to them, or they would be sent back.
-            spare = np.count_nonzero(self._row >= 0) // 8
+            spare = len(self._active) // 8
             if self._shared.need(prompt) + first + spare + promised > self._pool.free:
                 if self._shared.held(prompt) or not self._shared.drop_idle():
                     break
@@ -145,7 +147,7 @@ class Engine:
                 )
         if joined:
             self._seat(joined)
-        elif self._queue and not (self._row >= 0).any():
+        elif self._queue and not len(self._active):
             raise torch.OutOfMemoryError("the cache has no room for one rollout")
 
     def _seat(self, slots: list[int]) -> None:
@@ -180,12 +182,13 @@ class Engine:
             self._queue.appendleft(row)
             self._slots.alive[slot] = 0
 
-    def _reserve(self, active: IntArray) -> int:
+    def _reserve(self) -> int:
         """Pages for the next steps of every active slot; returns how many steps these are.
 
         Where pages run out, the rollouts that have run least are sent back to the queue: they
         lose least, and their random numbers make them the same again.
         """
+        active = self._active
         steps = int(min(_LOOK, (self._budget_R[self._row[active]] - self._ran[active]).max()))
         for slot in active[np.argsort(-self._ran[active], kind="stable")].tolist():
             if self._row[slot] < 0:
@@ -195,7 +198,7 @@ class Engine:
             while more > self._pool.free:
                 if self._shared.drop_idle():
                     continue
-                others = np.flatnonzero(self._row >= 0)
+                others = self._active
                 youngest = int(others[np.argmin(self._ran[others])])
                 if youngest == slot and len(others) == 1:
                     raise torch.OutOfMemoryError("the cache has no room for one rollout")
@@ -212,8 +215,9 @@ class Engine:
         self._slots.table.copy_(torch.from_numpy(self._table))
         return steps
 
-    def _shrink(self, active: IntArray) -> None:
+    def _shrink(self) -> None:
         """Move what is left to the first slots once that makes the batch smaller."""
+        active = self._active
         if self._queue or self._size(len(active)) >= self._size(int(active.max()) + 1):
             return
         count, order = len(active), torch.from_numpy(active).to(self._slots.token.device)
@@ -236,7 +240,7 @@ class Engine:
             step = Step(
                 self._weights, self._cache, self._slots.first(size), self._outputs, self._sampling
             )
-            if self._graphs:
+            if self._weights.head.is_cuda:
                 longest = self._outputs.tokens.shape[1]
                 # Kernels are compiled for numbers by whether they are 1 or multiples of 16.
                 sort = (longest == 1, longest % 16 == 0, len(self._outputs.ends))

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
+from dare_decoder.model import bare
+
 PACKED = "dare_packed"
 """The name under which transformers knows `attend_packed`. It has no masks: none are built."""
 
@@ -136,13 +138,6 @@ def _by_padding(
 
 
 AttentionInterface.register(PACKED, attend_packed)
-
-
-def bare(model: Any) -> Any:
-    """The model inside wrappers that hand calls through, such as DDP's."""
-    while hasattr(model, "module"):
-        model = model.module
-    return model
 
 
 def can_pack(model: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dare.policy.packed_attention import can_pack
+from dare_decoder.packed_attention import can_pack
 
 IntArray = NDArray[np.int64]
 Ragged = Sequence[IntArray] | Mapping[int, IntArray]
@@ -100,18 +99,6 @@ class Layout:
             yield self.batch(prompts, responses, rows).to(device)
 
 
-@contextmanager
-def reading(model: Any) -> Iterator[torch.device]:
-    """For passes that learn nothing: eval mode, no gradients. Yields where the model is."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield next(model.parameters()).device
-    finally:
-        model.train(was_training)
-
-
 def layout_of(model: Any, pad_id: int) -> Layout:
     """Packed on a GPU where the model's attention allows it, padded elsewhere.
 
@@ -140,7 +127,7 @@ def fill(lengths: IntArray, max_tokens: int) -> list[IntArray]:
     return batches
 
 
-def bucket(lengths: IntArray, max_tokens: int, max_rows: int | None = None) -> list[IntArray]:
+def bucket(lengths: IntArray, max_tokens: int) -> list[IntArray]:
     """Rows grouped so that similar lengths share a batch of at most `max_tokens` padded tokens.
 
     Longest first, so that running out of memory shows on the first batch. A sequence longer than
@@ -155,8 +142,6 @@ def bucket(lengths: IntArray, max_tokens: int, max_rows: int | None = None) -> l
         size = max(1, max_tokens // longest)
         alike = np.searchsorted(-lengths[order[start : start + size]], -0.8 * longest, "right")
         size = min(size, max(int(alike), -(-max_tokens // (8 * longest))))
-        if max_rows is not None:
-            size = min(size, max_rows)
         batches.append(order[start : start + size])
         start += size
     return batches

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from dare.policy.generate import GenerationRequest
-from dare.policy.paged.pages import pages_for
-from dare.policy.paged.prefill import prefill
-from dare.policy.paged.state import Outputs, Slots
-from dare.policy.paged.step import Cache, Step
-from dare.policy.paged.weights import DoesNotFit, Weights, rotary_angles
-from dare.policy.sampling import Sampling
+from dare_decoder.paged.pages import pages_for
+from dare_decoder.paged.prefill import prefill
+from dare_decoder.paged.state import Outputs, Slots
+from dare_decoder.paged.step import Cache, Step
+from dare_decoder.paged.weights import DoesNotFit, Weights, rotary_angles
+from dare_decoder.request import Request
+from dare_decoder.sampling import Sampling
 
 _PROBE = 24  # tokens of the text that both read
 _PAGE = 16  # small, so that the probe spans two pages
@@ -58,9 +58,7 @@ def check_numbers(
         raise DoesNotFit(f"its logits differ from the paged decoder's by {float(gap):.1%}")
 
 
-def room_for(
-    weights: Weights, request: GenerationRequest, *, most: int, page: int
-) -> tuple[int, int]:
+def room_for(weights: Weights, request: Request, *, most: int, page: int) -> tuple[int, int]:
     """Slots and pages for these rollouts: what they could use at the most, or what memory holds.
 
     Rollouts mostly end before their budget, so more slots are opened than full budgets would fit;

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear
 
-from dare.policy.paged.state import Outputs, Slots
-from dare.policy.paged.weights import Weights
-from dare.policy.sampling import Sampling
+from dare_decoder.paged.state import Outputs, Slots
+from dare_decoder.paged.weights import Weights
+from dare_decoder.sampling import Sampling
 
 _LONG = 256  # tokens of context that are worth a program of their own
 
@@ -85,9 +85,9 @@ class Step:
 def operations(device: torch.device) -> Any:
     """The kernels where there is a GPU, plain torch elsewhere."""
     if device.type == "cuda":
-        from dare.policy.paged import kernels
+        from dare_decoder.paged import kernels
 
         return kernels
-    from dare.policy.paged import plain
+    from dare_decoder.paged import plain
 
     return plain

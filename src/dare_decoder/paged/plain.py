@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from dare.policy.paged.state import Outputs, Slots
-from dare.policy.sampling import Sampling, sample_tokens
+from dare_decoder.paged.state import Outputs, Slots
+from dare_decoder.sampling import Sampling, sample_tokens
 
 Pair = tuple[Tensor, Tensor]
 

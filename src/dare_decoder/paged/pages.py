@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dare.policy.batching import IntArray
+from dare_decoder.batching import IntArray
 
 
 def pages_for(tokens: int, page: int) -> int:

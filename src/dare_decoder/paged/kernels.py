@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from dare.policy.logit_kernels import BLOCK, SEARCH, nucleus, order_key, spare_bits, top_of
+from dare_decoder.logit_kernels import BLOCK, SEARCH, nucleus, order_key, spare_bits, top_of
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 

@@ -1,4 +1,4 @@
-"""Responses sampled by the policy's own model: by the paged decoder, or its own forward pass."""
+"""Responses of a transformers model: by the paged decoder, or by its own forward pass."""
 
 from __future__ import annotations
 
@@ -9,27 +9,32 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import DynamicCache
 
-from dare.errors import InvalidInput
-from dare.policy.batching import IntArray, reading
-from dare.policy.generate import Generated, GenerationRequest
-from dare.policy.paged.engine import Engine
-from dare.policy.paged.fit import check_numbers, room_for
-from dare.policy.paged.weights import DoesNotFit, Weights, read_weights
-from dare.policy.sampling import Sampling, sample_tokens
+from dare_decoder.batching import IntArray
+from dare_decoder.model import reading
+from dare_decoder.paged.engine import Engine
+from dare_decoder.paged.fit import check_numbers, room_for
+from dare_decoder.paged.weights import DoesNotFit, Weights, read_weights
+from dare_decoder.request import Request
+from dare_decoder.sampling import Sampling, sample_tokens
+from dare_errors import require
+
+Responses = tuple[list[IntArray], NDArray[np.bool_]]
+"""Token ids of each rollout (the end token included), and whether it ended by itself."""
 
 _LOG = logging.getLogger(__name__)
 
 
-class TransformersGenerator:
+class Decoder:
     """Samples with a transformers model, by the paged decoder where the model fits it.
 
-    The paged decoder (`dare.policy.paged`) runs on a GPU, on 16-bit copies of the weights that are
-    made anew after each update. Models with other layers, and CPUs, take the model's own forward
-    pass, with a cache that grows. `model` is a callable, since wrappers such as FSDP replace the
-    module; `autocast` is the context of its mixed precision.
+    The paged decoder (`dare_decoder.paged`) runs on a GPU, on copies of the weights in the dtype
+    computed in, which are made anew after `forget`. Models with other layers, and CPUs, take the
+    model's own forward pass, with a cache that grows. `model` is a callable, since wrappers such as
+    FSDP replace the module; `autocast` is the context of its mixed precision.
     """
 
     def __init__(
@@ -44,8 +49,7 @@ class TransformersGenerator:
         page: int = 64,
         progress: Callable[[int], Any] | None = None,
     ) -> None:
-        if max_rows < 1:
-            raise InvalidInput("generation_rows", max_rows, "must be at least 1")
+        require(max_rows >= 1, "max_rows", max_rows, "must be at least 1")
         self._model, self._pad, self._max_rows = model, pad_id, max_rows
         self._end = sorted(set(end_ids))
         self._autocast, self._progress = autocast, progress
@@ -53,17 +57,15 @@ class TransformersGenerator:
         self._weights: Weights | None = None
         self._checked = False
 
-    def sync(self) -> None:
+    def forget(self) -> None:
         """Drop the copies of the weights: nothing else, cache or graphs, outlives a call."""
         self._weights = None
 
-    release = close = sync
-
-    def generate(self, request: GenerationRequest, sampling: Sampling) -> Generated:
+    def sample(self, request: Request, sampling: Sampling) -> Responses:
         """One response for each rollout. Where memory runs out, fewer are decoded at a time."""
         model = self._model()  # gathered from all processes, also for one without a rollout
         if not len(request.prompt_R):
-            return Generated.of([], [])
+            return [], np.zeros(0, dtype=bool)
         with reading(model):
             while self._max_rows > 1:
                 with suppress(torch.OutOfMemoryError):
@@ -74,7 +76,7 @@ class TransformersGenerator:
                 torch.cuda.empty_cache()
             return self._sample(model, request, sampling)
 
-    def _sample(self, model: Any, request: GenerationRequest, sampling: Sampling) -> Generated:
+    def _sample(self, model: Any, request: Request, sampling: Sampling) -> Responses:
         weights = self._copies(model)
         if weights is None:
             return self._by_model(model, request, sampling)
@@ -88,13 +90,12 @@ class TransformersGenerator:
             rows=rows,
             pages=pages,
             page=self._page,
-            graphs=weights.head.device.type == "cuda",
             autocast=self._autocast,
             progress=self._progress,
         )
         tokens, length, stopped = (part.cpu().numpy() for part in engine.run())
         written = [tokens[row, :size].astype(np.int64) for row, size in enumerate(length.tolist())]
-        return Generated.of(written, stopped > 0)
+        return written, stopped > 0
 
     def _copies(self, model: Any) -> Weights | None:
         """Weights for the paged decoder; None where it cannot be used (said once)."""
@@ -119,70 +120,61 @@ class TransformersGenerator:
             self._paged = False
         return self._weights
 
-    def _by_model(self, model: Any, request: GenerationRequest, sampling: Sampling) -> Generated:
+    def _by_model(self, model: Any, request: Request, sampling: Sampling) -> Responses:
         """Batches of the longest budgets together, each with a cache that grows."""
         count = len(request.prompt_R)
-        tokens, ended = [np.empty(0, np.int64)] * count, [False] * count
+        tokens, ended = [np.empty(0, np.int64)] * count, np.zeros(count, dtype=bool)
         order = np.argsort(-request.max_tokens_R, kind="stable")
         for start in range(0, count, self._max_rows):
             rows = order[start : start + self._max_rows]
             with self._autocast():
-                found = _decode(
-                    model, request, rows, self._end, sampling, self._pad, self._progress
-                )
-            for row, one in zip(rows.tolist(), found, strict=True):
-                tokens[row], ended[row] = one
-        return Generated.of(tokens, ended)
+                found, ended[rows] = self._batch(model, request, rows, sampling)
+            for row, ids in zip(rows.tolist(), found, strict=True):
+                tokens[row] = ids
+        return tokens, ended
+
+    def _batch(
+        self, model: Any, request: Request, rows_R: IntArray, sampling: Sampling
+    ) -> Responses:
+        """These rollouts by the model's own forward pass: any architecture and device.
+
+        Each distinct prompt is read once and its part of the cache copied for its rollouts. A row
+        leaves the batch as soon as it has ended.
+        """
+        device = next(model.parameters()).device
+        budget = torch.from_numpy(request.max_tokens_R[rows_R]).to(device)
+        longest = int(budget.max())
+        uniform = torch.from_numpy(request.uniform(rows_R, longest)).to(device)
+        end = torch.tensor(self._end, device=device)
+        cache = _GrowingCache(model, request.prompts, request.prompt_R[rows_R], self._pad, device)
+        logits, rows = cache.first, len(rows_R)
+        written = torch.full((rows, longest), self._pad, dtype=torch.long, device=device)
+        length = torch.zeros(rows, dtype=torch.long, device=device)
+        stopped = torch.zeros(rows, dtype=torch.bool, device=device)
+        alive = torch.arange(rows, device=device)
+        for step in range(longest):
+            token = sample_tokens(logits, uniform[alive, step], sampling)
+            written[alive, step] = token
+            length[alive] = step + 1
+            at_end = torch.isin(token, end)
+            stopped[alive] = at_end
+            going = ~at_end & (budget[alive] > step + 1)
+            if self._progress is not None:
+                self._progress(len(alive))
+            left = int(going.sum())
+            if left == 0:
+                break
+            if left < len(alive):
+                keep = going.nonzero()[:, 0]
+                cache.keep(keep)
+                alive, token = alive[keep], token[keep]
+            logits = cache.advance(token)
+        ids = written.cpu().numpy()
+        found = [ids[row, :size].copy() for row, size in enumerate(length.tolist())]
+        return found, stopped.cpu().numpy()
 
 
-def _decode(
-    model: Any,
-    request: GenerationRequest,
-    rows_R: IntArray,
-    ends: list[int],
-    sampling: Sampling,
-    pad_id: int,
-    progress: Callable[[int], Any] | None,
-) -> list[tuple[IntArray, bool]]:
-    """Token ids of these rollouts, and whether each ended by itself, by the model's own forward
-    pass: any architecture and device.
-
-    Each distinct prompt is read once and its part of the cache copied for its rollouts. A row
-    leaves the batch as soon as it has ended.
-    """
-    device = next(model.parameters()).device
-    budget = torch.from_numpy(request.max_tokens_R[rows_R]).to(device)
-    longest = int(budget.max())
-    uniform = torch.from_numpy(request.uniform(rows_R, longest)).to(device)
-    end = torch.tensor(ends, device=device)
-    decoder = _Decoder(model, request.prompts, request.prompt_R[rows_R], pad_id, device)
-    logits, rows = decoder.first, len(rows_R)
-    written = torch.full((rows, longest), pad_id, dtype=torch.long, device=device)
-    length = torch.zeros(rows, dtype=torch.long, device=device)
-    stopped = torch.zeros(rows, dtype=torch.bool, device=device)
-    alive = torch.arange(rows, device=device)
-    for step in range(longest):
-        token = sample_tokens(logits, uniform[alive, step], sampling)
-        written[alive, step] = token
-        length[alive] = step + 1
-        at_end = torch.isin(token, end)
-        stopped[alive] = at_end
-        going = ~at_end & (budget[alive] > step + 1)
-        if progress is not None:
-            progress(len(alive))
-        left = int(going.sum())
-        if left == 0:
-            break
-        if left < len(alive):
-            keep = going.nonzero()[:, 0]
-            decoder.keep(keep)
-            alive, token = alive[keep], token[keep]
-        logits = decoder.advance(token)
-    sizes, ids, ended = length.tolist(), written.cpu().numpy(), stopped.tolist()
-    return [(ids[row, :size].copy(), ended[row]) for row, size in enumerate(sizes)]
-
-
-class _Decoder:
+class _GrowingCache:
     """Works for every model and device; nothing is computed for rows that have ended."""
 
     def __init__(

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dare.policy.model import without_adapters
-from dare.policy.score import has_plain_head
+from dare_decoder.model import has_plain_head, without_adapters
 
 _ROPE = ("default", "linear", "llama3", "yarn")  # angles that depend on the position alone
 
@@ -85,7 +84,7 @@ def read_weights(model: Any, dtype: torch.dtype) -> Weights:
         head=weight_of(head, dtype, copy=True),
         head_bias=_bias(head, dtype),
         heads=layers[0].out.shape[1] // depth,
-        shared=_rows(first.k_proj) // depth,
+        shared=len(_base(first.k_proj).weight) // depth,
         depth=depth,
         scale=float(first.scaling),
         eps=float(core.norm.variance_epsilon),
@@ -184,27 +183,24 @@ def _layer(layer: Any, dtype: torch.dtype, place: int) -> Layer:
 
 def weight_of(part: Any, dtype: torch.dtype, copy: bool = False) -> Tensor:
     """The matrix of a linear layer, with its active adapters added."""
-    if not hasattr(part, "get_delta_weight"):
-        plain: Tensor = part.weight.detach()
-        return plain.to(dtype, copy=copy)
-    whole: Tensor = part.get_base_layer().weight.detach()
-    if part.disable_adapters or part.merged:
-        return whole.to(dtype, copy=copy)
-    # Added in float32: a small adapter's share would be lost in 16 bits.
-    for name in part.active_adapters:
-        if name in part.lora_A:
-            whole = whole.float() + part.get_delta_weight(name).detach().float()
+    base = _base(part)
+    whole: Tensor = base.weight.detach()
+    if base is not part and not (part.disable_adapters or part.merged):
+        # Added in float32: a small adapter's share would be lost in 16 bits.
+        for name in part.active_adapters:
+            if name in part.lora_A:
+                whole = whole.float() + part.get_delta_weight(name).detach().float()
     return whole.to(dtype, copy=copy)
 
 
 def _bias(part: Any, dtype: torch.dtype) -> Tensor | None:
-    base = part.get_base_layer() if hasattr(part, "get_delta_weight") else part
-    return None if base.bias is None else base.bias.detach().to(dtype, copy=True)
+    bias = _base(part).bias
+    return None if bias is None else bias.detach().to(dtype, copy=True)
 
 
-def _rows(part: Any) -> int:
-    base = part.get_base_layer() if hasattr(part, "get_delta_weight") else part
-    return int(base.weight.shape[0])
+def _base(part: Any) -> Any:
+    """The linear layer itself, also under an adapter."""
+    return part.get_base_layer() if hasattr(part, "get_delta_weight") else part
 
 
 def _joined(biases: list[Tensor | None], where: str) -> Tensor | None:

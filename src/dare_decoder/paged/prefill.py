@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from dare.policy.batching import IntArray, bucket
-from dare.policy.paged.weights import decoder_of
+from dare_decoder.batching import IntArray, bucket
+from dare_decoder.paged.weights import decoder_of
 
 _TOKENS = 16384  # padded tokens of one pass
 

@@ -1,0 +1,99 @@
+"""Programs on one or two processes that are forked off a server with the trainer imported.
+
+A new Python spends eight seconds of a core on importing torch, transformers and the trainer, which
+is more than most of these programs need. What torchrun itself does is tested where it is started.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["dare.training.trainer", "dare.cli", "datasets", "peft"])
+_GRACE_S = 5.0  # between the polite and the other end of a process that outlives its fellow
+
+
+def run(
+    *words: str,
+    processes: int = 1,
+    folder: Path | None = None,
+    timeout: float = 1500,
+    variables: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """A script, or -m and a module: on this machine's CPU, as torchrun starts several."""
+    given = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    given |= variables or {}
+    with TemporaryDirectory() as kept, pytest.MonkeyPatch.context() as here:
+        here.setenv("OMP_NUM_THREADS", "1")  # read when the server imports torch
+        port, ranks = _free_port(), list[BaseProcess]()
+        for rank in range(processes):
+            mine = given if processes == 1 else {**given, **_told(rank, processes, port)}
+            place, files = str(folder or Path.cwd()), [f"{kept}/{stream}{rank}" for stream in "12"]
+            ranks.append(_SERVER.Process(target=_be, args=(words, place, mine, files)))
+            ranks[-1].start()
+        code = _ended(ranks, time.monotonic() + timeout)
+        out, err = (
+            "".join(path.read_text() for path in sorted(Path(kept).glob(f"{stream}*")))
+            for stream in "12"
+        )
+        return subprocess.CompletedProcess(words, code, out, err)
+
+
+def _told(rank: int, processes: int, port: int) -> dict[str, str]:
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "MASTER_PORT": port}
+    numbers |= {"LOCAL_WORLD_SIZE": processes}
+    return {"MASTER_ADDR": "127.0.0.1", **{name: str(one) for name, one in numbers.items()}}
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _ended(ranks: list[BaseProcess], deadline: float) -> int:
+    """Wait for all, or for the first that fails: the others are ended then, as torchrun does."""
+    while running := [one for one in ranks if one.is_alive()]:
+        if any(one.exitcode for one in ranks) or time.monotonic() > deadline:
+            for one in running:
+                one.terminate()
+            wait([one.sentinel for one in running], _GRACE_S)
+            for one in running:
+                one.kill()
+        wait([one.sentinel for one in running], 1.0)
+    return next((code for one in ranks if (code := one.exitcode)), 0)
+
+
+def _be(words: tuple[str, ...], folder: str, variables: dict[str, str], said: list[str]) -> None:
+    """Become `python WORDS`, in the server's child."""
+    os.environ.clear()
+    os.environ.update(variables)
+    os.chdir(folder)
+    for number, path in enumerate(said, 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    sys.path[:0] = [part for part in variables.get("PYTHONPATH", "").split(os.pathsep) if part]
+    named, sys.argv = (words[1], list(words[1:])) if words[0] == "-m" else ("", list(words))
+    sys.path.insert(0, folder if named else str(Path(words[0]).parent))
+    try:
+        if named:
+            runpy.run_module(named, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(words[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing leaves them out
+        sys.stdout.flush()
+        sys.stderr.flush()
