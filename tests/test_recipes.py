@@ -175,6 +175,30 @@ def test_init_takes_the_model_apart_where_its_configuration_is_here(
     assert not (tmp_path / "other.yaml").exists()
 
 
+def test_columns_are_those_of_both_files(tmp_path: Path, dare: Call) -> None:
+    rows = [{"task": f"{n}+1=", "expected": str(n + 1)} for n in range(8)]
+    write_rows(tmp_path / "mine.jsonl", rows)
+    write_rows(tmp_path / "held.jsonl", rows)
+    given = ["init", "--data", "mine.jsonl", "--eval-data", "held.jsonl"]
+    code, _, errors = dare(*given)
+    assert (code, "--columns prompt=NAME" in errors) == (2, True), errors
+    code, _, errors = dare(*given, "--columns", "prompt=task,answer=expected")
+    assert code == 0, errors
+    columns = {"prompt": "task", "answer": "expected"}
+    assert load_recipe("recipe.yaml")["eval_data"] == {"path": "held.jsonl", "columns": columns}
+    write_rows(tmp_path / "held.jsonl", [{"text": "1+1=", "expected": "2"}])
+    words = ["--columns", "prompt=task,answer=expected", "--out", "other.yaml"]
+    code, _, errors = dare(*given, *words)
+    assert (code, "--eval-data" in errors) == (2, True), errors
+    assert not (tmp_path / "other.yaml").exists()
+
+
+def test_a_folder_that_is_not_there_is_not_taken_for_a_hub_id(dare: Call) -> None:
+    code, _, errors = dare("train", "quickstart", "--model", "./no/model", "--max-steps", "1")
+    assert (code, errors.count("\n")) == (2, 1), errors
+    assert "model = './no/model': there is no such folder" in errors
+
+
 def test_init_says_what_it_could_not_find_out(tmp_path: Path, dare: Call) -> None:
     (tmp_path / "empty").mkdir()
     write_rows(tmp_path / "mine.jsonl", [{"prompt": f"{n}+1=", "answer": "2"} for n in range(80)])

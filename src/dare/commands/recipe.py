@@ -139,17 +139,26 @@ def init(
     if path.exists():
         raise InvalidInput("--out", out, "is there already; name another file, or remove it")
     named = parse_columns(columns)
-    source: Any = {"path": data, "columns": named} if named else data
+
+    def source(file: str) -> Any:
+        return {"path": file, "columns": named} if named else file
+
     rows: list[dict[str, Any]] = []
     if Path(data).exists():
-        rows = load_data(source, "--data")
+        rows = load_data(source(data), "--data")
+    if eval_data and Path(eval_data).exists():
+        load_data(source(eval_data), "--eval-data")  # refused here, not after a night of training
     small = model == "pocket"
     budget = 64 if len(rows) < 512 and rows else 256
     steps = -(-3 * len(rows) * 8 // budget) if rows else 200
     begun = _begin_reward(reward, path.parent, rows)
     run = f"runs/{path.stem}"
     trust = " --trust" if ":" in reward else ""  # the recipe runs code of your own
-    shown = yaml.safe_dump(source, default_flow_style=True, width=1000).partition("\n...")[0]
+
+    def shown(file: str) -> str:
+        text = yaml.safe_dump(source(file), default_flow_style=True, width=1000)
+        return text.partition("\n...")[0].strip()
+
     text = _RECIPE.format(
         about=f"{model} on {data}, scored by {reward}.",
         out=out,
@@ -157,9 +166,9 @@ def init(
         run=run,
         memory="{memory}",
         model=model,
-        data=shown.strip(),
+        data=shown(data),
         rows=f"{len(rows):,} rows; reward functions get {_columns(rows)}" if rows else _UNREAD,
-        eval_data=f"eval_data: {eval_data}" if eval_data else _NO_EVALUATION,
+        eval_data=f"eval_data: {shown(eval_data)}" if eval_data else _NO_EVALUATION,
         reward=reward,
         system_prompt=reward if reward in ("math", "gsm8k", "code") else "null",
         max_steps=(chosen := min(200, max(20, steps))),

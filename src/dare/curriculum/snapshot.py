@@ -36,7 +36,8 @@ def fitting(
     if not new_data:
         fix = (
             f"the state was saved for {len(arrays['prompts/key'])} other prompts; resume with "
-            "the same data, or pass new_data=True to keep what is known by id"
+            "the same data, or begin in another folder (Curriculum.load_state_dict takes "
+            "new_data=True and keeps what is known by id)"
         )
         raise InvalidInput("prompts", len(keys), fix)
     return _move(arrays, own["arrays"])

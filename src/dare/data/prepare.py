@@ -200,7 +200,7 @@ class Sieve:
             fix = "no row has this column"
             raise InvalidInput(f"{where}: columns.level", source.columns["level"], fix)
         if source.levels:
-            fix = "no row has a level; name its column with columns = {level: ...}"
+            fix = "no row has a level; name its column (--columns level=NAME)"
             raise InvalidInput(f"{where}: levels", list(source.levels), fix)
 
     def _matches(self, source: SourceSpec, batch: list[_Candidate]) -> list[list[Match]]:

@@ -130,7 +130,7 @@ def _found(raw: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[dict[str
 
 def _prompt(value: Any, where: str, raw: Mapping[str, Any]) -> str | list[dict[str, str]]:
     if value is None:
-        fix = "needs a prompt: name its column with columns = {prompt: ...}"
+        fix = "needs a prompt: name its column (--columns prompt=NAME, or columns: {prompt: NAME})"
         fix = f"{fix}; it has {column_names(raw)}"
         raise InvalidInput(where, None, fix)
     if isinstance(value, str) and value.strip():

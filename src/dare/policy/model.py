@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dare.errors import InvalidInput, first_line
+from dare.errors import InvalidInput, first_line, require
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -45,6 +45,9 @@ def load(
     """
     trust = {"trust_remote_code": True} if trust_remote_code else {}
     name = model if isinstance(model, (str, Path)) else model.config.name_or_path
+    place = Path(name).expanduser()
+    if model is name and (str(name).startswith((".", "/", "~")) or len(place.parts) > 2):
+        require(place.is_dir(), "model", str(name), "there is no such folder")
     try:
         if tokenizer is None:
             tokenizer = AutoTokenizer.from_pretrained(name, **trust)

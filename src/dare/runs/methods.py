@@ -53,7 +53,7 @@ def load_runs(words: Sequence[str | Path]) -> tuple[list[Run], list[Path]]:
                 plain[path] = (run.method, settings_of(read_yaml(path / "config.yaml")))
             runs.append(run if name is None else replace(run, method=name))
     if not runs:
-        fix = "holds no finished run (a folder with eval.jsonl and metrics.jsonl)"
+        fix = "holds no finished run with an evaluation (eval.jsonl): train with eval_data"
         raise InvalidInput("run", [str(word) for word in words], fix)
     for path, (method, _) in plain.items():
         if len({settings for other, settings in plain.values() if other == method}) > 1:
