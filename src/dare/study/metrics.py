@@ -30,10 +30,10 @@ def reached(curve: Curve, target: float) -> dict[str, Any] | None:
 def speed_up(base: float | None, own: float | None) -> float | None:
     """sp_m(tau) = S_base(tau) / S_m(tau) (appendix J, first equation), in steps, tokens or seconds.
 
-    Not defined where the base never reaches the target, or where a method begins above it. A
+    Not defined where the base never reaches the target, or where either begins above it. A
     method that never reaches it has speed-up 0: S_m is beyond every horizon.
     """
-    if base is None or own == 0:
+    if not base or own == 0:
         return None
     return 0.0 if own is None else base / own
 
