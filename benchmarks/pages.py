@@ -83,6 +83,17 @@ def pilot() -> str:
 
 
 @table
+def screen() -> str:
+    """Settings tried on problems that the final runs do not use."""
+    rows: list[list[object]] = []
+    for name, run in results("methods_gpu_screen")["runs"].items():
+        for at in (1, 2):
+            figures = (f"{run[key][at]:.3f}" for key in ("math", "truncated", "gsm8k"))
+            rows.append([name, run["step"][at], *figures, f"{run['tokens'][at] / 1e6:.1f} M"])
+    return markdown(["run", "step", "MATH", "cut off", "GSM8K", "tokens"], rows)
+
+
+@table
 def three_seeds() -> str:
     """Three seeds of each method, each alone on its GPU."""
     task = results("methods_gpu")["tasks"]["mixture"]
