@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.progress import track
 
 from dare_sandbox import Ended, Job, close_all, open_sandbox
-from dare_sandbox.inside import processes
+from dare_sandbox.inside import system
 from dare_verify.code import judge
 
 WARM_UP = 200
@@ -86,7 +86,7 @@ def leftovers() -> dict[str, int]:
     time.sleep(0.3)  # zombies are buried within a tenth of a second
     mine = f"dare-sandbox-{os.getpid()}-"
     return {
-        "processes": len(processes.descendants(os.getpid())),
+        "processes": len(system.descendants(os.getpid())),
         "mounts": Path("/proc/self/mountinfo").read_text().count("\n"),
         "descriptors": len(os.listdir("/proc/self/fd")),
         "cgroups": len(list(Path("/sys/fs/cgroup").glob(f"**/{mine}*"))),

@@ -13,7 +13,7 @@ class Limits:
     """What a program may use before it is stopped.
 
     `wall_s` does not count what a program waits for a processor, up to
-    `inside.processes.STRETCH` times as long: a busy machine must not change a verdict.
+    `inside.system.STRETCH` times as long: a busy machine must not change a verdict.
     """
 
     wall_s: float = 10.0
@@ -98,3 +98,33 @@ class Sandbox(Protocol):
     def close(self) -> None:
         """Free everything; the sandbox cannot be used afterwards."""
         ...
+
+
+def lost(reason: str) -> Execution:
+    """The sandbox's own failure: it says nothing of the program."""
+    return Execution(Ended.LOST, 0, b"", b"", 0.0, 0.0, 0.0, reason)
+
+
+def out_of_memory(code: int, stderr: bytes) -> bool:
+    """Whether Python ended because an allocation was refused."""
+    return code == 1 and stderr.rstrip().rpartition(b"\n")[2].startswith(b"MemoryError")
+
+
+class LostRun:
+    """A program that could not be started."""
+
+    channel: socket.socket | None = None
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def kill(self) -> None:
+        """There is nothing to stop."""
+
+    def waited_s(self) -> float:
+        """It never ran."""
+        return 0.0
+
+    def wait(self) -> Execution:
+        """Say what went wrong."""
+        return lost(self._reason)

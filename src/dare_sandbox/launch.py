@@ -21,11 +21,11 @@ from importlib import resources
 from pathlib import Path
 
 from dare_sandbox import cgroups
-from dare_sandbox.inside.kernel import machine, open_to_all
+from dare_sandbox.inside.system import machine, open_to_all
 
 # Each is loaded after those it imports; the last is run.
-KEEPER = ("kernel", "processes", "keeper")
-ZYGOTE = (*("kernel", "processes", "begin", "supervise", "namespaces", "confined", "zygote"),)
+KEEPER = ("system", "keeper")
+FORK_SERVER = ("system", "rooms", "server")
 
 _LOADER = """
 import sys as _sys
@@ -176,7 +176,7 @@ class Server:
             try:
                 self.life.send(packet(KEEPER, plan))
                 self.socket.settimeout(_START_S)
-                self.socket.send(packet(ZYGOTE, config))
+                self.socket.send(packet(FORK_SERVER, config))
                 answer = self.socket.recv(4096).decode(errors="replace")
                 if answer != "ready":
                     raise OSError(answer or "it ended at once")

@@ -11,8 +11,7 @@ import urllib.request
 from typing import Any
 
 from dare_errors import InvalidInput
-from dare_sandbox.base import Ended, Execution, Job, Limits, Running
-from dare_sandbox.running import LostRun, lost, out_of_memory
+from dare_sandbox.base import Ended, Execution, Job, Limits, LostRun, Running, lost, out_of_memory
 
 _EXTRA_S = 15.0  # for the way there and back, and for waiting in the server's queue
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dare_sandbox import Ended, Job, Limits, Sandbox, launch, open_sandbox
-from dare_sandbox.inside.processes import STRETCH
+from dare_sandbox.inside.system import STRETCH
 from dare_sandbox.local import LocalSandbox
 
 LIMITS = Limits(wall_s=8.0, cpu_s=4.0, memory_mb=256, output_bytes=4 << 20)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from dare_sandbox import Ended, Job, Limits, Sandbox, close_all, open_sandbox
-from dare_sandbox.inside import processes
+from dare_sandbox.inside import system
 
 
 def _double(sandbox: Sandbox, number: int) -> bool:
@@ -80,7 +80,7 @@ def test_other_processes(sandbox: Sandbox, method: str) -> None:
 def _helpers(root: int | None = None) -> list[int]:
     """The living processes of the sandboxes below a process."""
     found = []
-    for pid in processes.descendants(root or os.getpid()):
+    for pid in system.descendants(root or os.getpid()):
         with contextlib.suppress(OSError):
             if b"marshal.loads" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)

@@ -13,8 +13,7 @@ from programs import honest_failures, hostile_failures
 
 import dare
 from dare_sandbox import Ended, Job, Limits, Sandbox, probe
-from dare_sandbox.inside import kernel
-from dare_sandbox.inside.kernel import open_to_all
+from dare_sandbox.inside import system
 
 _NOBODY = 65534
 
@@ -33,14 +32,14 @@ def test_hostile_programs_are_held(
 def _become_nobody() -> None:
     """In the child: show the interpreter where an ordinary user may go, then be one."""
     prefix = os.path.realpath(sys.base_prefix)
-    if not open_to_all(prefix):
+    if not system.open_to_all(prefix):
         closed = next(p for p in reversed(Path(prefix).parents) if not p.stat().st_mode & 1)
-        kernel.unshare(0x00020000)
-        kernel.mount("none", "/", None, 16384 | (1 << 18))
+        system.unshare(0x00020000)
+        system.mount("none", "/", None, 16384 | (1 << 18))
         inside = os.open(prefix, os.O_PATH)
-        kernel.mount("tmpfs", str(closed), "tmpfs", 0, "size=1m,mode=755")
+        system.mount("tmpfs", str(closed), "tmpfs", 0, "size=1m,mode=755")
         os.makedirs(prefix, 0o755)
-        kernel.mount(f"/proc/self/fd/{inside}", prefix, None, 4096 | 16384)
+        system.mount(f"/proc/self/fd/{inside}", prefix, None, 4096 | 16384)
     os.setgroups([])
     os.setresgid(_NOBODY, _NOBODY, _NOBODY)
     os.setresuid(_NOBODY, _NOBODY, _NOBODY)

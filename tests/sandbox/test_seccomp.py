@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from dare_sandbox.inside.kernel import ALLOW, AUDIT_ARCH, KILL, assemble, numbers
+from dare_sandbox.inside.system import ALLOW, AUDIT_ARCH, KILL, assemble, numbers
 
 ARCHES = sorted(AUDIT_ARCH)
 REFUSED = {"nothing done": 0x50000, "EPERM": 0x50001, "ENOMEM": 0x5000C, "ENOSYS": 0x50026}

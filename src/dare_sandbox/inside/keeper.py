@@ -12,12 +12,10 @@ import resource
 import select
 from typing import Any
 
-from dare_sandbox.inside import kernel, processes
-from dare_sandbox.inside.kernel import open_to_all
+from dare_sandbox.inside import system
 
 _NEW_MOUNTS = 0x00020000
 _BIND, _RECURSIVE, _PRIVATE = 4096, 16384, 1 << 18
-_UNUSED_UIDS = (60578, 606)  # a range that no distribution assigns
 _NOBODY = 65534
 
 
@@ -27,13 +25,13 @@ def stage(paths: list[str], folder: str) -> dict[str, str]:
     Only root needs this, and only this process and its children see it.
     """
     try:
-        kernel.unshare(_NEW_MOUNTS)
-        kernel.mount("none", "/", None, _RECURSIVE | _PRIVATE)
+        system.unshare(_NEW_MOUNTS)
+        system.mount("none", "/", None, _RECURSIVE | _PRIVATE)
     except OSError as error:
-        closed = [path for path in paths if not open_to_all(path)]
+        closed = [path for path in paths if not system.open_to_all(path)]
         raise OSError(f"{error}, and ordinary users cannot read {', '.join(closed)}") from error
     opened = [(path, os.open(path, os.O_PATH)) for path in paths]
-    kernel.mount("tmpfs", folder, "tmpfs", 0, "size=1m,mode=755")
+    system.mount("tmpfs", folder, "tmpfs", 0, "size=1m,mode=755")
     staged: dict[str, str] = {}
     for place, (path, descriptor) in enumerate(opened):
         target = f"{folder}/{place}"
@@ -41,7 +39,7 @@ def stage(paths: list[str], folder: str) -> dict[str, str]:
             os.mkdir(target)
         else:
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY))
-        kernel.mount(f"/proc/self/fd/{descriptor}", target, None, _BIND | _RECURSIVE)
+        system.mount(f"/proc/self/fd/{descriptor}", target, None, _BIND | _RECURSIVE)
         os.close(descriptor)
         staged[path] = target
     return staged
@@ -49,7 +47,7 @@ def stage(paths: list[str], folder: str) -> dict[str, str]:
 
 def drop_root() -> None:
     """Be an ordinary user from here on: as root, the program could write host settings."""
-    first, count = _UNUSED_UIDS
+    first, count = system.UNUSED_UIDS
     for uid in (first + os.getpid() % count, _NOBODY):
         try:
             os.setgroups([])
@@ -64,7 +62,7 @@ def drop_root() -> None:
 def _exec(config: dict[str, Any]) -> None:
     """In the child: become the command, as an ordinary user, with nothing but its descriptor."""
     command: list[str] = config["command"]
-    if os.getuid() == 0 and not all(map(open_to_all, config["stage"])):
+    if os.getuid() == 0 and not all(map(system.open_to_all, config["stage"])):
         where = stage(config["stage"], config["stage_at"])
         command = [
             where.get(word, word) if flag in ("--ro-bind", "--dev-bind") else word
@@ -82,8 +80,8 @@ def _exec(config: dict[str, Any]) -> None:
 
 def main(descriptor: int, config: dict[str, Any]) -> None:
     """Start the fork server and stay until the judge leaves or the fork server ends."""
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    system.prctl(system.PR_SET_DUMPABLE, 0)
+    system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
     os.setsid()
     if config["scratch"]:
         os.mkdir(config["scratch"], 0o711)
@@ -100,8 +98,8 @@ def main(descriptor: int, config: dict[str, Any]) -> None:
     poller.register(handle, select.POLLIN)
     poller.register(descriptor, select.POLLIN)
     poller.poll()
-    processes.end_descendants()
+    system.end_descendants()
     if config["scratch"]:
-        processes.remove_folder(config["scratch"])
+        system.remove_folder(config["scratch"])
     for folder in glob.glob(config["cgroups"]) if config["cgroups"] else []:
         os.rmdir(folder)

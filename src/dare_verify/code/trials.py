@@ -25,7 +25,7 @@ from typing import Any
 
 from dare_errors import InvalidInput, require
 from dare_sandbox.base import Ended, Execution, Job, Limits, Sandbox
-from dare_sandbox.inside.processes import STRETCH
+from dare_sandbox.inside.system import STRETCH
 from dare_verify.code.answers import same
 from dare_verify.code.wire import Unsupported, dump, frame, load
 

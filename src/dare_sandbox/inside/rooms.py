@@ -1,4 +1,7 @@
-"""Rooms without namespaces: Landlock, or (dangerously) nothing but limits."""
+"""What a program can reach: the room that it is run in, which nobody else has.
+
+`NamespaceRoom` inside bubblewrap; without namespaces `LandlockRoom` or, dangerously, `BareRoom`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import io
 import itertools
 import os
 import random
+import re
 import select
 import signal
 import socket
@@ -16,10 +20,149 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from dare_sandbox.inside import kernel, processes
-from dare_sandbox.inside.kernel import open_to_all, syscall
+from dare_sandbox.inside import system
+
+
+class Room(Protocol):
+    """A place to run one program, used by its supervisor and, for `confine`, by the program."""
+
+    written_is_memory: bool
+
+    def fork(self) -> int:
+        """Fork the supervisor; 0 in the child."""
+        ...
+
+    def settle(self, limits: dict[str, Any]) -> None:
+        """Prepare the place."""
+        ...
+
+    def confine(self, limits: dict[str, Any]) -> None:
+        """Shut this process in for good."""
+        ...
+
+    def members(self) -> list[int]:
+        """The processes of the program."""
+        ...
+
+    def written(self) -> int:
+        """Bytes that the program keeps in files."""
+        ...
+
+    def empty(self) -> None:
+        """End every process of the program."""
+        ...
+
+    def clear(self) -> None:
+        """Remove what the program wrote."""
+        ...
+
+    def recover(self, pid: int) -> None:
+        """In the fork server: clear up after a supervisor that was killed."""
+        ...
+
+
+_NEW_MOUNTS, _NEW_USER, _NEW_PROCESSES = 0x00020000, 0x10000000, 0x20000000
+_NO_SETUID, _NO_DEVICES, _NO_EXECUTION = 2, 4, 8
+_READ_ONLY, _REMOUNT, _BIND = 1, 32, 4096
+_KERNEL = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
+
+
+class NamespaceRoom:
+    """New namespaces inside those of bubblewrap, whose files are read-only."""
+
+    written_is_memory = True
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._arch: str = config["arch"]
+        # An environment that lies in /tmp, as those of build servers do, must not vanish with it.
+        self._kept = [
+            path for path in config["readable"] if path.startswith(("/tmp/", "/dev/shm/"))
+        ]
+        self._filters = [
+            system.assemble(self._arch, shared_memory=shared) for shared in (False, True)
+        ]
+
+    def fork(self) -> int:
+        """Fork into new namespaces, whose first process the child is."""
+        uid, gid = os.getuid(), os.getgid()
+        # No new IPC namespace, the dearest of all: seccomp refuses every call that needs one.
+        pid = system.clone(self._arch, _NEW_USER | _NEW_MOUNTS | _NEW_PROCESSES)
+        if pid == 0:
+            self._owner = (uid, gid)
+        return pid
+
+    def settle(self, limits: dict[str, Any]) -> None:
+        """Fresh, sized places to write, and a /proc that shows this world alone."""
+        uid, gid = self._owner
+        system.prctl(system.PR_SET_DUMPABLE, 1)  # or its own maps are not its to write
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{uid} {uid} 1"),
+            ("gid_map", f"{gid} {gid} 1"),
+        ):
+            descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY)
+            os.write(descriptor, text.encode())
+            os.close(descriptor)
+        system.prctl(system.PR_SET_DUMPABLE, 0)
+        flags = _NO_SETUID | _NO_DEVICES
+        options = f"size={limits['file_mb']}m,nr_inodes=16384,mode=700"
+        kept = [(path, os.open(path, os.O_PATH)) for path in self._kept]
+        system.mount("tmpfs", "/tmp", "tmpfs", flags, options)
+        system.mount("tmpfs", "/dev/shm", "tmpfs", flags | _NO_EXECUTION, options)
+        for path, descriptor in kept:
+            _show_again(path, descriptor)
+        try:  # processes only, nothing of the machine
+            system.mount("proc", "/proc", "proc", flags | _NO_EXECUTION, "subset=pid")
+        except OSError:  # before Linux 5.8
+            system.mount("proc", "/proc", "proc", flags | _NO_EXECUTION)
+        if _KERNEL < (5, 14):  # it counts the processes of a user in all namespaces together
+            limits["processes_of_user"] = 4096
+
+    def confine(self, limits: dict[str, Any]) -> None:
+        """No privilege even in this small world, and few system calls."""
+        os.chdir("/tmp")
+        flags = _NO_SETUID | _NO_DEVICES | _NO_EXECUTION
+        # Or it could take back that it is the first to go when memory runs out.
+        system.mount("none", "/proc", None, flags | _READ_ONLY | _REMOUNT | _BIND)
+        system.set_capabilities(self._arch, 0)
+        system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
+        system.install(self._filters[limits["cgroup"]])
+
+    def members(self) -> list[int]:
+        """Everyone but the supervisor, which is the first process here."""
+        return system.everyone()
+
+    def written(self) -> int:
+        """Bytes in the file systems that live in memory."""
+        total = 0
+        for path in ("/tmp", "/dev/shm"):
+            figures = os.statvfs(path)
+            total += (figures.f_blocks - figures.f_bfree) * figures.f_frsize
+        return total
+
+    def empty(self) -> None:
+        """The kernel ends everyone when the first process leaves."""
+
+    def clear(self) -> None:
+        """The mounts go with the last process."""
+
+    def recover(self, pid: int) -> None:
+        """Nothing outlives a supervisor."""
+
+
+def _show_again(path: str, descriptor: int) -> None:
+    """Bind what was covered by a mount to its old place, read-only as it was."""
+    source = f"/proc/self/fd/{descriptor}"
+    if os.path.isdir(source):
+        os.makedirs(path, 0o755, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+    system.mount(source, path, None, _BIND)
+    os.close(descriptor)
+
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same on every architecture
 _VERSION = 1
@@ -39,7 +182,7 @@ TRUNCATE_SINCE, SIGNALS_SINCE = 3, 6
 def version() -> int:
     """The version of Landlock in this kernel; 0 where there is none."""
     try:
-        return syscall("landlock_create_ruleset", _CREATE, None, 0, _VERSION)
+        return system.syscall("landlock_create_ruleset", _CREATE, None, 0, _VERSION)
     except OSError:
         return 0
 
@@ -60,7 +203,7 @@ def restrict(
     handled = _handled(abi)
     words = [handled, *([_TCP] if abi >= 4 else []), *([_SCOPES] if abi >= SIGNALS_SINCE else [])]
     attributes = struct.pack(f"<{len(words)}Q", *words)
-    ruleset = syscall("landlock_create_ruleset", _CREATE, attributes, len(attributes), 0)
+    ruleset = system.syscall("landlock_create_ruleset", _CREATE, attributes, len(attributes), 0)
     try:
         for rights, descriptors in (
             (_READ, readable),
@@ -69,7 +212,7 @@ def restrict(
         ):
             for descriptor in descriptors:
                 _allow(ruleset, descriptor, rights & handled)
-        syscall("landlock_restrict_self", _RESTRICT, ruleset, _QUIET if abi >= 7 else 0)
+        system.syscall("landlock_restrict_self", _RESTRICT, ruleset, _QUIET if abi >= 7 else 0)
     finally:
         os.close(ruleset)
 
@@ -78,7 +221,7 @@ def _allow(ruleset: int, descriptor: int, rights: int) -> None:
     if not os.path.isdir(f"/proc/self/fd/{descriptor}"):
         rights &= _FILE
     rule = struct.pack("<Qi", rights, descriptor)
-    syscall("landlock_add_rule", _ADD, ruleset, _PATH_BENEATH, rule, 0)
+    system.syscall("landlock_add_rule", _ADD, ruleset, _PATH_BENEATH, rule, 0)
 
 
 # Stand-ins for /tmp and /dev/shm where nothing can be mounted: such paths lead to an own folder.
@@ -213,16 +356,16 @@ def install_locks() -> None:
 
 
 _DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
-_FIRST_UID, _UIDS = 60578, 606  # a range that no distribution assigns
 _COUNT_S = 5.0
 _SIZE_S = 0.1
 
 
 def claim_uid() -> tuple[int, socket.socket]:
     """A user id that no other program has now; the claim lasts as long as the socket is open."""
-    offset = random.SystemRandom().randrange(_UIDS)
-    for step in range(_UIDS):
-        uid = _FIRST_UID + (offset + step) % _UIDS
+    first, count = system.UNUSED_UIDS
+    offset = random.SystemRandom().randrange(count)
+    for step in range(count):
+        uid = first + (offset + step) % count
         claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             claim.bind(f"\0dare-sandbox-user-{uid}")
@@ -241,23 +384,23 @@ class BareRoom:
         self._arch: str = config["arch"]
         self._base: str = config["scratch"]
         self._root = os.getuid() == 0
-        hidden = [path for path in config["readable"] if not open_to_all(path)]
+        hidden = [path for path in config["readable"] if not system.open_to_all(path)]
         # An interpreter in a closed folder: with this right Landlock still names what is readable.
-        self._rights = 1 << kernel.CAP_DAC_READ_SEARCH if hidden else 0
+        self._rights = 1 << system.CAP_DAC_READ_SEARCH if hidden else 0
         self._counted = 0.0
         self._others = 0
-        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
 
     def fork(self) -> int:
         """Fork the supervisor."""
         now = time.monotonic()
         if not self._root and now - self._counted > _COUNT_S:
-            self._counted, self._others = now, processes.tasks_of(os.getuid())
+            self._counted, self._others = now, system.tasks_of(os.getuid())
         return os.fork()
 
     def settle(self, limits: dict[str, Any]) -> None:
         """Take a new folder, and as root a new user."""
-        kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
         self._supervisor = os.getpid()
         self._folder = f"{self._base}/{self._supervisor}"
         os.mkdir(self._folder, 0o700)
@@ -276,42 +419,42 @@ class BareRoom:
         for name in ("HOME", "TMPDIR", "PWD"):
             os.environ[name] = self._folder
         if self._root:
-            kernel.prctl(kernel.PR_SET_KEEPCAPS, 1)
+            system.prctl(system.PR_SET_KEEPCAPS, 1)
             os.setgroups([])
             os.setresgid(self._uid, self._uid, self._uid)
             os.setresuid(self._uid, self._uid, self._uid)
-            kernel.set_capabilities(self._arch, self._rights)
-            kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
-        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+            system.set_capabilities(self._arch, self._rights)
+            system.prctl(system.PR_SET_DUMPABLE, 1)
+        system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
         # Should everyone who watches it be killed at once, then so is it.
-        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self._supervisor:
             os._exit(1)
 
     def members(self) -> list[int]:
         """All descendants of the supervisor."""
-        return processes.descendants(os.getpid())
+        return system.descendants(os.getpid())
 
     def written(self) -> int:
         """Bytes in the folder, and in files that were removed but are still open."""
         now = time.monotonic()
         if now - self._sized > _SIZE_S:
             self._sized = now
-            self._size = processes.size_of(self._folder, self._most + 1)
-            self._size += processes.size_of_deleted(self.members(), self._device)
+            self._size = system.size_of(self._folder, self._most + 1)
+            self._size += system.size_of_deleted(self.members(), self._device)
         return self._size
 
     def empty(self) -> None:
         """Kill all that is left."""
-        processes.end_descendants()
+        system.end_descendants()
 
     def clear(self) -> None:
         """Remove the folder."""
-        processes.remove_folder(self._folder)
+        system.remove_folder(self._folder)
 
     def recover(self, pid: int) -> None:
         """Remove the folder of a supervisor that was killed; its orphans are gone by now."""
-        processes.remove_folder(f"{self._base}/{pid}")
+        system.remove_folder(f"{self._base}/{pid}")
 
 
 class LandlockRoom(BareRoom):
@@ -331,7 +474,7 @@ class LandlockRoom(BareRoom):
 
     def _filter(self, shared: bool, pid: int | None = None) -> bytes:
         # Landlock guards no modes and owners; a user of its own has nothing else to change.
-        return kernel.assemble(
+        return system.assemble(
             self._arch,
             own_pid=pid,
             shared_memory=shared,
@@ -349,7 +492,7 @@ class LandlockRoom(BareRoom):
         for descriptor in itertools.chain(*opened):
             os.close(descriptor)
         shared = bool(limits["cgroup"])
-        kernel.install(
+        system.install(
             self._filters[shared] if self._may_signal else self._filter(shared, os.getpid())
         )
         self._places.folder = self._folder
