@@ -1,8 +1,9 @@
 # Needs make and Python 3.11 or newer; everything else goes into $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
-# Processes that share the tests, whole files at a time: fixtures of a file are built once.
-WORKERS ?= 2
+# Processes that share the tests, whole files at a time: fixtures of a file are built once. One more
+# than a small machine has cores, because many tests wait: for a limit, or for another process.
+WORKERS ?= 3
 EXTRAS ?= dev
 
 # The stamp lives inside the environment and carries the version of Python: removing the one or
@@ -24,7 +25,7 @@ help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: lint types system  ## all checks: lint, types, tests
-	@$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile
+	@$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # vLLM wants older versions of some libraries: its tests have an environment of their own. It drags
 # builds of three libraries for GPUs in, which break those of torch for CPUs; nothing here uses them.

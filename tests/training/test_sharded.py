@@ -176,7 +176,12 @@ def test_a_run_goes_on_from_several_processes_on_one_and_back(
     kind: str, alone: tuple[Path, Path], tmp_path: Path
 ) -> None:
     whole, half = alone
-    together = trained(tmp_path / "two", *NEW, "--max-steps", "2", *TWO, kind)  # by the launcher
+    two = tmp_path / "two"
+    two.mkdir()
+    if kind == "ddp":
+        together = trained(two, *NEW, "--max-steps", "2", kind=kind)
+    else:  # by the launcher
+        together = trained(two, *NEW, "--max-steps", "2", *TWO, kind)
     assert verify(together / "checkpoint-2") is None
     names = {path.name for path in (together / "checkpoint-2").iterdir()}
     assert {"model.safetensors", "optimizer.pt", "scheduler.pt"} <= names
@@ -203,29 +208,10 @@ def test_a_process_that_is_killed_ends_the_others_in_a_line(kind: str, tmp_path:
     assert "checkpoint-2 is intact: continue with dare train --resume run" in line
 
 
-CONFIG = """
-compute_environment: LOCAL_MACHINE
-distributed_type: FSDP
-num_processes: 1
-main_process_port: 0
-mixed_precision: 'no'
-fsdp_config:
-  fsdp_version: 1
-  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
-"""
-
-
-def test_a_config_of_fsdp1_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "my.yaml").write_text(CONFIG)
-    done = train(tmp_path, *NEW, "--max-steps", "2", "--accelerate", "my.yaml")
-    assert done.returncode != 0
-    assert "error: fsdp_version = 1: is not supported: set it to 2" in done.stderr
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("variables", "says"),
     [
+        ({"FSDP_VERSION": "1"}, "error: fsdp_version = 1: is not supported: set it to 2"),
         (
             {"FSDP_CPU_RAM_EFFICIENT_LOADING": "true"},
             "error: fsdp_cpu_ram_efficient_loading = True: must be false",
@@ -245,6 +231,23 @@ def test_what_accelerate_tells_against_the_recipe_is_refused(
     assert done.returncode != 0
     assert says in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_file_of_your_own_goes_to_the_launcher(
+    dare: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    def run(command: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+        started.append(command)
+        return subprocess.CompletedProcess(command, 3)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    (tmp_path / "my.yaml").write_text("distributed_type: FSDP\n")
+    assert dare("train", "quickstart", "--accelerate", "my.yaml", "--max-steps", "2")[0] == 3
+    module, dashed = "accelerate.commands.launch", ["--config_file", "my.yaml"]
+    rest = ["-m", "dare", "train", "quickstart", "--max-steps", "2"]
+    assert started == [[sys.executable, "-m", module, *dashed, *rest]]
 
 
 @deepspeed
