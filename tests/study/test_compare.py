@@ -155,6 +155,10 @@ def test_one_seed_each_is_compared_problem_by_problem(tmp_path):
     figures = compare_runs(load_runs([tmp_path])[0], base="grpo")
     fast = figures["methods"]["fast"]
     assert fast["gain"] == list(paired_difference(np.array(own), np.array(base)))
+    assert figures["methods"]["grpo"]["gain"] == [0.0, 0.0, 0.0]  # over itself, to the last digit
+    assert [one.title for one in summary_tables(figures)][-1] == "Cost"  # no error was measured
+    tokens = pictures(figures, dict.fromkeys(("grpo", "fast"), "run:0"))["levels"][1]
+    assert not any(trace["error_y"]["visible"] for trace in tokens["traces"])
     assert fast["accuracy"][1:] == pytest.approx(wilson(float(np.mean(own)), 200))
     assert "of one seed" in summary_tables(figures)[0].title
     # Other problems cannot be paired: nothing is said of them.
@@ -273,6 +277,8 @@ def test_pictures_show_what_the_figures_say(figures):
     colours = {name: f"run:{place}" for place, name in enumerate(figures["methods"])}
     drawn = pictures(figures, colours)
     assert list(drawn) == ["curves", "seconds", "levels", "final"]
+    fills = ["fill" in trace for trace in drawn["curves"][0]["traces"]]
+    assert fills == [True, True, False, False]  # no band over a line
     ends = {plot["id"]: plot for plot in drawn["final"]}
     for name, trace in zip(figures["methods"], ends["comparison-ends"]["traces"], strict=True):
         mean, low, high = figures["methods"][name]["accuracy"]
