@@ -294,11 +294,12 @@ def test_flat_curves_and_shares_have_possible_axes(page: Any) -> None:
     assert found
     call = "return reach([{type: 'scatter', y: values}], share);"
     ends = f"([values, share]) => {{ {found[0]} {call} }}"
-    assert page.evaluate(ends, [[0, 0, 0], True]) == [0, pytest.approx(0.02)]
+    assert page.evaluate(ends, [[0, 0, 0], True]) == pytest.approx([-0.0006, 0.02])  # off the frame
     assert page.evaluate(ends, [[1, 1], True])[1] <= 1.01
     low, high = page.evaluate(ends, [[0.4, 0.6], True])
     assert 0.3 < low < 0.4 < 0.6 < high < 0.7
-    assert page.evaluate(ends, [[0, 0], False]) == [0, 1]
+    assert page.evaluate(ends, [[0, 0], False]) == pytest.approx([-0.03, 1])
+    assert page.evaluate(ends, [[0.01, 0.9], True])[0] == 0
     assert page.evaluate(ends, [[-2, -2], False]) == pytest.approx([-2.2, -1.8])
     assert page.evaluate(ends, [[1, 2], False]) is None  # plotly's own choice is good
 
@@ -382,3 +383,18 @@ def test_switches_are_there_where_they_act(page: Any, visit, tmp_path: Path) -> 
     other = visit((tmp_path / "fixed.html").as_uri())
     assert other.locator("#axis").count() == other.locator("#smooth").count() == 0
     assert other.locator("#written").inner_text() == "Written 2023-11-14 22:13 UTC"
+    assert other.locator("nav").count() == 0  # one section has nowhere else to go
+
+
+def test_plots_that_share_a_row_are_of_one_height(page: Any) -> None:
+    rows = """[...document.querySelectorAll('.grid')].flatMap((grid) => {
+      const found = new Map();
+      for (const panel of grid.querySelectorAll(':scope > .block:has(> .plot)')) {
+        const top = panel.offsetTop;
+        found.set(top, [...(found.get(top) || []), panel.querySelector('.plot').style.height]);
+      }
+      return [...found.values()].filter((row) => row.length > 1);
+    })"""
+    pairs = page.evaluate(rows)
+    assert len(pairs) > 5
+    assert all(left == right for left, right in pairs)

@@ -48,6 +48,7 @@ function show() {
 function showSection(section) {
   const root = document.getElementById(section.id);
   const blocks = section.blocks || section.by_run[state.run] || [];
+  evened(blocks);
   const all = [...blocks, ...(section.rest || [])];
   const shape = JSON.stringify(all.map((block) => [block.kind, block.id, block.text, (block.traces || []).length]));
   if (root.shape === shape + state.run) {
@@ -66,6 +67,16 @@ function showSection(section) {
   if (section.rest && section.rest.length) {
     root.append(h("details", { class: "fold" }, h("summary", {}, `${section.rest.length} more logged metrics`),
       grid(section.rest)));
+  }
+}
+
+// Plots that share a row are as high as the taller of them.
+function evened(blocks) {
+  let single = null;
+  for (const block of blocks) {
+    const narrow = block.kind === "plot" && !block.wide;
+    if (narrow && single) single.height = block.height = Math.max(single.height, block.height);
+    single = narrow && !single ? block : null;
   }
 }
 

@@ -122,8 +122,9 @@ function reach(data, share) {
   const inside = share && low >= 0 && high <= 1;
   if (low < high && !inside) return null;
   const room = inside ? Math.max(0.02, (high - low) * 0.06) : Math.abs(low) * 0.1 || 1;
-  const least = low >= 0 ? 0 : -Infinity;
-  return [Math.max(low - room, least), inside ? Math.min(1.005, high + room) : high + room];
+  const top = inside ? Math.min(1.005, high + room) : high + room;
+  const least = low === 0 ? -0.03 * top : low > 0 ? 0 : -Infinity; // a line at 0 is not on the frame
+  return [Math.max(low - room, least), top];
 }
 
 function baseLayout(block) {
