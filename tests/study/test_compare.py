@@ -22,7 +22,7 @@ from dare.report.blocks import RUN_COLOURS
 from dare.report.pictures import screenshot, write_comparison
 from dare.report.sections.comparison import pictures
 from dare.runs.methods import load_runs
-from dare.study.comparison import compare_runs, spread, spread_of_gain
+from dare.study.comparison import _amount, compare_runs, spread, spread_of_gain
 from dare.study.tables import Table, grid_table, show, summary_tables
 
 HALF = float(stats.t.ppf(0.975, 1)) * 0.05
@@ -79,6 +79,12 @@ def test_figures_are_those_worked_out_by_hand(figures):
     assert fast["by_level"]["10"]["accuracy"] == pytest.approx(around(0.75))
     assert fast["curve_tokens"][10] == pytest.approx(around(0.65))
     assert [one["curve_tokens"][10] for one in fast["runs"]] == pytest.approx([0.6, 0.7])
+
+
+def test_an_amount_is_never_below_nothing():
+    assert _amount([1.0, 60.0])[1] == 0.0
+    assert _amount([59.0, 60.0])[1] == student([59.0, 60.0])[1] > 0.0
+    assert _amount([60.0]) == [60.0, None, None]
 
 
 def test_equal_seconds_are_not_equal_tokens(tmp_path):
