@@ -182,13 +182,13 @@ class Bench:
             os.environ |= {"WORLD_SIZE": str(self.processes), "MASTER_ADDR": "127.0.0.1"}
             os.environ["ACCELERATE_USE_CPU"] = "true"
         watched = Operations(self.steps - 1, moment) if (moment or count) and rank == 0 else None
-        train = DareTrainer.train
+        train = DareTrainer.train_or_stop
 
         def told(trainer: Any, *given: Any, **named: Any) -> Any:
             ready.send("training")
             return train(trainer, *given, **named)
 
-        setattr(DareTrainer, "train", told)  # noqa: B010
+        setattr(DareTrainer, "train_or_stop", told)  # noqa: B010
         sys.argv = ["dare", "train", "--resume", str(folder), "--trust"]
         if checkpoint.newest(folder) is None:
             sys.argv = ["dare", "train", str(self.recipe), "--trust", "--output-dir", str(folder)]

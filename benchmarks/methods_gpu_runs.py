@@ -124,7 +124,7 @@ def run(plan: Plan, task: Task, arm: Arm, seed: int, settings: dict[str, Any]) -
     watch.keep(0, start)
     trainer.add_callback(watch)  # after the trainer's own: the step is complete when it is called
     watch.began = time.perf_counter()
-    trainer.train()
+    trainer.train_or_stop()
     if not watch.done:
         raise Interrupted
     lines = read_lines(folder / "run" / "metrics.jsonl")

@@ -334,3 +334,27 @@ def test_the_gold_answer_stands_beside_a_rollout(tmp_path: Path) -> None:
     assert rows
     assert all(row["answer"] == answers[row["prompt"]] for row in rows)
     assert {row["step"] for row in rows} == {1}
+
+
+def rewritten(run: Path, **figures: Any) -> RunData:
+    """The run with other figures in each line of its metrics."""
+    held = [json.dumps({**line, **figures}) for line in lines(run, "metrics.jsonl")]
+    (run / "metrics.jsonl").write_text("\n".join(held) + "\n", "utf-8")
+    return read(run)
+
+
+def test_a_run_without_any_reward_says_so_first(synthetic, tmp_path: Path) -> None:
+    synthetic.synthesise(tmp_path / "run", steps=4, prompts=40, drawn=8, words=5)
+    assert "note" not in blocks(content([read(tmp_path / "run")]), "overview")
+    shown = content([rewritten(tmp_path / "run", reward=0.0)])
+    assert "Every reward of run is 0" in blocks(shown, "overview")["note"]["text"]
+
+
+def test_each_of_several_reward_functions_has_its_curve(synthetic, tmp_path: Path) -> None:
+    synthetic.synthesise(tmp_path / "run", steps=4, prompts=40, drawn=8, words=5)
+    shown = content([rewritten(tmp_path / "run", **{"rewards/a/mean": 0.3})])
+    assert "curve-rewards/a/mean" not in blocks(shown, "curves")  # one is the reward itself
+    shown = content([rewritten(tmp_path / "run", **{"rewards/b/mean": 0.4})])
+    found = blocks(shown, "curves")
+    assert list(found)[1:4] == ["curve-reward", "curve-rewards/a/mean", "curve-rewards/b/mean"]
+    assert found["curve-rewards/b/mean"]["title"] == "Reward of b"

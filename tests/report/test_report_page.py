@@ -294,11 +294,12 @@ def test_flat_curves_and_shares_have_possible_axes(page: Any) -> None:
     assert found
     call = "return reach([{type: 'scatter', y: values}], share);"
     ends = f"([values, share]) => {{ {found[0]} {call} }}"
-    assert page.evaluate(ends, [[0, 0, 0], True]) == [0, pytest.approx(0.02)]
+    assert page.evaluate(ends, [[0, 0, 0], True]) == pytest.approx([-0.0006, 0.02])  # off the frame
     assert page.evaluate(ends, [[1, 1], True])[1] <= 1.01
     low, high = page.evaluate(ends, [[0.4, 0.6], True])
     assert 0.3 < low < 0.4 < 0.6 < high < 0.7
-    assert page.evaluate(ends, [[0, 0], False]) == [0, 1]
+    assert page.evaluate(ends, [[0, 0], False]) == pytest.approx([-0.03, 1])
+    assert page.evaluate(ends, [[0.01, 0.9], True])[0] == 0
     assert page.evaluate(ends, [[-2, -2], False]) == pytest.approx([-2.2, -1.8])
     assert page.evaluate(ends, [[1, 2], False]) is None  # plotly's own choice is good
 
@@ -348,3 +349,52 @@ def test_figures_side_by_side_stay_in_their_panels(width: int, visit, tmp_path: 
     assert set(pairs) == {whole} if width < 600 else max(pairs) < whole / 2
     hidden = "[...document.querySelectorAll('.top, .bar, h2')].map((one) => one.offsetHeight)"
     assert set(page.evaluate(hidden)) == {0}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_paper_has_every_chart_on_white_and_no_wider_than_it_is(
+    file: Path, visit, scheme: str
+) -> None:
+    page = visit(file.as_uri(), scheme=scheme)
+    assert page.locator(".js-plotly-plot").count() < page.locator(".plot").count() / 2
+    page.evaluate(
+        """addEventListener('beforeprint', () => {
+          const widths = [...document.querySelectorAll('.main-svg')].map((one) => one.clientWidth);
+          const theme = document.documentElement.dataset.theme;
+          window.paper = {widest: Math.max(...widths), theme};
+        })"""
+    )
+    assert page.pdf().startswith(b"%PDF")
+    unfolded = ".plot:not(.fold .plot)"
+    drawn = page.locator(unfolded).and_(page.locator(".js-plotly-plot")).count()
+    assert drawn == page.locator(unfolded).count() >= 15
+    assert page.evaluate("window.paper.theme") == "light"
+    assert 600 < page.evaluate("window.paper.widest") <= 718
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme  # as it was
+    until(page, "accuracy", "plot.querySelector('.main-svg').clientWidth > 1000")
+
+
+def test_switches_are_there_where_they_act(page: Any, visit, tmp_path: Path) -> None:
+    assert page.locator("#axis").count() == page.locator("#smooth").count() == 1
+    fixed = {"type": "scatter", "x": [1, 2], "y": [1, 2], "colour": "run:0", "name": "a"}
+    part = section("part", "Part", "", [plot("p", "panel", "", [fixed], x="tokens")])
+    frame = {"title": "t", "written": 1_700_000_000, "runs": [], "unit": "seconds", "axes": {}}
+    (tmp_path / "fixed.html").write_text(page_of({**frame, "sections": [part]}), "utf-8")
+    other = visit((tmp_path / "fixed.html").as_uri())
+    assert other.locator("#axis").count() == other.locator("#smooth").count() == 0
+    assert other.locator("#written").inner_text() == "Written 2023-11-14 22:13 UTC"
+    assert other.locator("nav").count() == 0  # one section has nowhere else to go
+
+
+def test_plots_that_share_a_row_are_of_one_height(page: Any) -> None:
+    rows = """[...document.querySelectorAll('.grid')].flatMap((grid) => {
+      const found = new Map();
+      for (const panel of grid.querySelectorAll(':scope > .block:has(> .plot)')) {
+        const top = panel.offsetTop;
+        found.set(top, [...(found.get(top) || []), panel.querySelector('.plot').style.height]);
+      }
+      return [...found.values()].filter((row) => row.length > 1);
+    })"""
+    pairs = page.evaluate(rows)
+    assert len(pairs) > 5
+    assert all(left == right for left, right in pairs)

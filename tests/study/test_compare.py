@@ -22,7 +22,7 @@ from dare.report.blocks import RUN_COLOURS
 from dare.report.pictures import screenshot, write_comparison
 from dare.report.sections.comparison import pictures
 from dare.runs.methods import load_runs
-from dare.study.comparison import compare_runs, spread, spread_of_gain
+from dare.study.comparison import _amount, compare_runs, spread, spread_of_gain
 from dare.study.tables import Table, grid_table, show, summary_tables
 
 HALF = float(stats.t.ppf(0.975, 1)) * 0.05
@@ -79,6 +79,12 @@ def test_figures_are_those_worked_out_by_hand(figures):
     assert fast["by_level"]["10"]["accuracy"] == pytest.approx(around(0.75))
     assert fast["curve_tokens"][10] == pytest.approx(around(0.65))
     assert [one["curve_tokens"][10] for one in fast["runs"]] == pytest.approx([0.6, 0.7])
+
+
+def test_an_amount_is_never_below_nothing():
+    assert _amount([1.0, 60.0])[1] == 0.0
+    assert _amount([59.0, 60.0])[1] == student([59.0, 60.0])[1] > 0.0
+    assert _amount([60.0]) == [60.0, None, None]
 
 
 def test_equal_seconds_are_not_equal_tokens(tmp_path):
@@ -155,6 +161,10 @@ def test_one_seed_each_is_compared_problem_by_problem(tmp_path):
     figures = compare_runs(load_runs([tmp_path])[0], base="grpo")
     fast = figures["methods"]["fast"]
     assert fast["gain"] == list(paired_difference(np.array(own), np.array(base)))
+    assert figures["methods"]["grpo"]["gain"] == [0.0, 0.0, 0.0]  # over itself, to the last digit
+    assert [one.title for one in summary_tables(figures)][-1] == "Cost"  # no error was measured
+    tokens = pictures(figures, dict.fromkeys(("grpo", "fast"), "run:0"))["levels"][1]
+    assert not any(trace["error_y"]["visible"] for trace in tokens["traces"])
     assert fast["accuracy"][1:] == pytest.approx(wilson(float(np.mean(own)), 200))
     assert "of one seed" in summary_tables(figures)[0].title
     # Other problems cannot be paired: nothing is said of them.
@@ -273,6 +283,8 @@ def test_pictures_show_what_the_figures_say(figures):
     colours = {name: f"run:{place}" for place, name in enumerate(figures["methods"])}
     drawn = pictures(figures, colours)
     assert list(drawn) == ["curves", "seconds", "levels", "final"]
+    fills = ["fill" in trace for trace in drawn["curves"][0]["traces"]]
+    assert fills == [True, True, False, False]  # no band over a line
     ends = {plot["id"]: plot for plot in drawn["final"]}
     for name, trace in zip(figures["methods"], ends["comparison-ends"]["traces"], strict=True):
         mean, low, high = figures["methods"][name]["accuracy"]

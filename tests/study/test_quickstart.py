@@ -1,12 +1,16 @@
 """The quickstart end to end, small: two runs, a comparison, a report that needs no network."""
 
 import json
+import os
 import re
+import signal
 
 import pytest
+from transformers import TrainerCallback
 
 from dare import InvalidInput
 from dare.report.document import write_report
+from dare.study import quickstart
 from dare.study.quickstart import compare, run_quickstart
 
 SMALL = [
@@ -73,3 +77,21 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
     with pytest.raises(InvalidInput, match=r"thesis\.tex"):
         run_quickstart(tmp_path)
     assert (tmp_path / "thesis.tex").exists()
+
+
+class Signal(TrainerCallback):
+    """Ctrl-C in the first step."""
+
+    def __init__(self, *_, **__) -> None:
+        pass
+
+    def on_pre_optimizer_step(self, args, state, control, **_) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupted_quickstart_does_not_go_on_with_the_next(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(quickstart, "RichProgress", Signal)
+    with pytest.raises(KeyboardInterrupt):
+        run_quickstart(tmp_path / "runs", options=SMALL)
+    assert [one.name for one in (tmp_path / "runs").iterdir()] == ["grpo"]
+    assert "stopped at step 1 of 2: the same command\n" in capfd.readouterr().err

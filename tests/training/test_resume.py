@@ -9,6 +9,7 @@ import re
 import resource
 import shutil
 import signal
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -234,7 +235,8 @@ def test_a_crash_between_the_updates_of_a_step_leaves_no_trace(
 
 def test_a_signal_between_two_updates_finishes_the_step(whole_updates, tmp_path: Path) -> None:
     trainer = tiny.trainer(tmp_path, callbacks=[Signal(signal.SIGTERM, 5)], **UPDATES)
-    trainer.train()
+    with pytest.raises(SystemExit):
+        trainer.train()
     assert trainer.state.global_step == 8
     assert checkpoint.newest(tmp_path) == tmp_path / "checkpoint-8"
     trainer = tiny.trainer(tmp_path, **UPDATES)
@@ -261,13 +263,60 @@ class Signal(TrainerCallback):
 def test_a_signal_saves_stops_and_resumes(number, whole, tmp_path: Path, capfd) -> None:
     before = signal.getsignal(number)
     trainer = tiny.trainer(tmp_path, callbacks=[Signal(number, 2)], **BASE)
-    trainer.train()
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit) as end:
+        trainer.train()
+    assert end.value.args == (() if number == signal.SIGINT else (143,))
+    assert trainer.stopped_by == number
     assert trainer.state.global_step == 3  # the step in flight was finished
     assert checkpoint.newest(tmp_path) == tmp_path / "checkpoint-3"
     assert len(tiny.lines(tmp_path / "metrics.jsonl")) == 3
-    assert str(tmp_path) in capfd.readouterr().err
+    how = f"trainer.train(resume_from_checkpoint=True) and output_dir='{tmp_path}'"
+    assert f"stopped at step 3 of 5: {how}\n" in capfd.readouterr().err
     assert signal.getsignal(number) is before
     assert_same(whole, outcome(tmp_path, resumed(tmp_path)))
+
+
+def test_a_signal_in_the_last_step_changes_nothing(whole, tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, callbacks=[Signal(signal.SIGINT, STEPS - 1)], **BASE)
+    trainer.train()
+    assert trainer.stopped_by == 0
+    assert_same(whole, outcome(tmp_path, trainer))
+
+
+SCRIPT = """
+import os, signal, sys
+import tiny
+from transformers import TrainerCallback
+
+class Signal(TrainerCallback):
+    def on_pre_optimizer_step(self, args, state, control, **_):
+        if state.global_step == 1 and args.process_index == 1:
+            os.kill(os.getpid(), int(sys.argv[2]))
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
+batch = {"rollout_budget": 48, "per_device_train_batch_size": 12}
+trainer = tiny.trainer(sys.argv[1], callbacks=[Signal()], max_steps=4, **batch)
+try:
+    trainer.train()
+    print("went on", flush=True)
+except BaseException as error:  # else the launcher ends the other process by the first's code
+    print(f"ended by {error!r}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_all_processes_of_a_script_end_where_one_had_a_signal(number, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    words = [str(tmp_path / "script.py"), str(tmp_path / "run"), str(int(number))]
+    variables = {"PYTHONPATH": os.pathsep.join([str(Path(tiny.__file__).parent), *sys.path])}
+    done = ranks.run(*words, processes=2, variables=variables, timeout=300)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    ends = {signal.SIGTERM: "SystemExit(143)", signal.SIGINT: "KeyboardInterrupt()"}
+    assert done.stdout.count(f"ended by {ends[number]}\n") == 2, said
+    assert "went on" not in said
+    assert said.count("stopped at step 2 of 4: ") == 1, said
+    assert checkpoint.newest(tmp_path / "run") == tmp_path / "run" / "checkpoint-2"
 
 
 def test_a_second_signal_stops_at_once(whole, tmp_path: Path) -> None:
@@ -394,7 +443,8 @@ def test_a_damaged_newer_checkpoint_does_not_crowd_out_a_new_one(tmp_path: Path)
 def test_a_resumed_run_has_no_evaluation_more(tmp_path: Path) -> None:
     changes = {**BASE, "eval_on_start": True}
     tiny.trainer(tmp_path / "whole", **changes).train()
-    tiny.trainer(tmp_path / "cut", callbacks=[Signal(signal.SIGTERM, 2)], **changes).train()
+    with pytest.raises(SystemExit):
+        tiny.trainer(tmp_path / "cut", callbacks=[Signal(signal.SIGTERM, 2)], **changes).train()
     trainer = tiny.trainer(tmp_path / "cut", **changes)
     trainer.train(resume_from_checkpoint=True)
     lines = [tiny.lines(tmp_path / name / "eval.jsonl") for name in ("whole", "cut")]

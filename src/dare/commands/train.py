@@ -100,14 +100,13 @@ def train(
         # One's own modules and data are found from wherever the run is continued.
         trainer.recipe = located({"modules": str(Path.cwd()), **settings})
         trainer.runs_own_code = bool(own_code(settings))
-        trainer.train(resume_from_checkpoint=True if resume is not None else None)
+        trainer.train_or_stop(resume_from_checkpoint=True if resume is not None else None)
     folder = trainer.folder.path
     if trainer.resumed_at == trainer.args.max_steps > 0:
         typer.echo(f"was finished already, at step {trainer.resumed_at}; --max-steps goes further")
         return
     if trainer.stopped_by:
-        done, steps = trainer.state.global_step, trainer.args.max_steps
-        typer.echo(f"stopped at step {done} of {steps}: {trainer.how_to_continue()}", err=True)
+        typer.echo(trainer.told_of_stop(), err=True)
         raise typer.Exit(128 + trainer.stopped_by)  # as a shell has it
     typer.echo(
         f"done; dare report {folder} shows it: reward and accuracy, which prompts are hard now, "

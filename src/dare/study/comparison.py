@@ -135,6 +135,9 @@ def _method(
         found[f"accuracy{suffix}"] = list(spread(np.array([values(one) for one in group])))
         pairs = [np.array([values(one) for one in side]) for side in (paired, partners)]
         gain = list(spread_of_gain(*pairs) if paired else NOTHING)
+        itself = all(own is other for own, other in zip(paired, partners, strict=True))
+        if paired and itself:  # the base differs from itself by nothing
+            gain = [0.0, 0.0, 0.0]
         found[f"gain{suffix}"] = gain
 
     both("", lambda one: one.value_ExP[-1])
@@ -155,16 +158,17 @@ def _method(
         for one, curve in zip(figures, curve_SxNxP, strict=True):
             one[f"accuracy_at_{axis}"] = float(curve[-1].mean())
             one[f"curve_{axis}"] = curve.mean(axis=1).round(6).tolist()
-    found |= {key: list(student([one[key] for one in figures])) for key in _MEANS}
+    found |= {key: _amount([one[key] for one in figures]) for key in _MEANS}
     # Held against the base run of the same seed, so only where there is one.
     with_base = [one for one in figures if one["paired"]]
-    found |= {key: _ratio([one[key] for one in with_base]) for key in _SPEED_UPS}
+    found |= {key: _amount([one[key] for one in with_base]) for key in _SPEED_UPS}
     found |= {key: _median(figures, key) for key in _TO_TARGET}
     return {**found, "by_level": _levels(group, by_problem), "runs": figures}
 
 
-def _ratio(values: Sequence[float | None]) -> list[float | None]:
-    """Mean and interval of ratios: never below 0, which stands for a target not reached."""
+def _amount(values: Sequence[float | None]) -> list[float | None]:
+    """Mean and interval of what is never below 0: tokens, seconds, and ratios of them, where 0
+    stands for a target not reached."""
     mean, low, high = student(values)
     return [mean, None if low is None else max(0.0, low), high]
 
@@ -188,7 +192,7 @@ def _levels(group: Sequence[_Scored], by_problem: bool) -> dict[str, Any]:
         scores = [scores_of(one, paired) for one in held] if known else []
         found[level] = {
             "accuracy": list(spread(np.array(scores)) if known else NOTHING),
-            "tokens": list(student([one.get("tokens") for one in held])),
+            "tokens": _amount([one.get("tokens") for one in held]),
         }
     return found
 

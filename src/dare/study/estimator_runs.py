@@ -147,7 +147,7 @@ class SeedJob(Task):
             # Hours may lie between two points: what a killed run has measured can still be read.
             save=lambda points: write_json(so_far, {"seed": self.seed, "points": points}),
         )
-        trainer.train()
+        trainer.train_or_stop()
         if trainer.state.global_step < self.total:
             return False
         found = study.result(read_lines(self.folder / "run" / "metrics.jsonl"))

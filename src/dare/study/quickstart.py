@@ -48,6 +48,7 @@ def run_quickstart(
             most = 6 * int(recipe["training"]["max_steps"])
             settings["training"] = {**recipe["training"], "max_steps": most}
         trainer = train(settings, folder / preset, budget, [RichProgress(preset, tokens=budget)])
+        trainer.raise_stopped()
         write_json(folder / preset / "estimation.json", estimation_error(trainer))
         budget = budget or trainer.generated_tokens
     runs, _ = load_runs([f"{preset}={folder / preset}" for preset in presets])

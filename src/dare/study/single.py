@@ -71,12 +71,13 @@ def train(
     *,
     resume: bool = False,
 ) -> DareTrainer:
-    """Train in `folder` until the tokens are generated, or for the recipe's steps without them."""
+    """Train in `folder` until the tokens are generated, or for the recipe's steps without them;
+    `stopped_by` of what is returned tells of a signal."""
     stop = [] if tokens is None else [StopAtTokens(tokens)]
     trainer = made(recipe, folder, [*callbacks, *stop])
     for callback in stop:
         callback.trainer = trainer
-    trainer.train(resume_from_checkpoint=resume)
+    trainer.train_or_stop(resume_from_checkpoint=resume)
     return trainer
 
 
@@ -88,6 +89,7 @@ def made(
     training = {**(recipe.get("training") or {}), **own}
     trainer = build({**recipe, "training": training}, callbacks=list(callbacks))
     trainer.quiet()
+    trainer.again = "the same command"
     return trainer
 
 

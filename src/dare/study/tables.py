@@ -17,11 +17,12 @@ def summary_tables(figures: dict[str, Any]) -> list[Table]:
     equal = f"At equal tokens ({figures['horizon_tokens']:,.0f})"
     if figures["horizon_seconds"] is not None:
         equal += f" and at equal seconds of training ({figures['horizon_seconds']:,.0f})"
+    measured = any(one["estimation_mae"][0] is not None for one in figures["methods"].values())
     titles = {
         f"Accuracy at the end, and gain over {base}. {about_intervals(figures)}": _ACCURACY,
         equal: _EQUAL,
         f"Speed to {target}: how many times fewer than {base} took": _SPEED,
-        "Cost, and error of the difficulty estimate": _COST,
+        "Cost" + (", and error of the difficulty estimate" if measured else ""): _COST,
     }
     return [_summary(figures["methods"], title, columns) for title, columns in titles.items()]
 

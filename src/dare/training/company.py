@@ -121,9 +121,19 @@ def in_company(processes: int, saved: Callable[[], str]) -> Iterator[None]:
         raise InvalidInput("processes", processes, fix) from error
 
 
+_TOGETHER = list[BaseException]()
+
+
+def together(error: BaseException) -> BaseException:
+    """An exception that every process raises: at their end they wait for one another."""
+    _TOGETHER[:] = [error]
+    return error
+
+
 def _leave() -> None:
     if dist.is_initialized():
-        if getattr(sys, "last_value", None) is None:  # one that an error ends waits for nobody
+        # One that an error of its own ends waits for nobody.
+        if getattr(sys, "last_value", None) in (None, *_TOGETHER):
             with contextlib.suppress(RuntimeError):  # of one that has gone already
                 dist.barrier()
         dist.destroy_process_group()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 import platform
+import signal
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
@@ -40,7 +42,7 @@ from dare.text import prompt_text
 from dare.training.callbacks import StepEnd, StopWhenAsked, WholeSteps, print_less, stop_on_signals
 from dare.training.checkpoints import WholeCheckpoints
 from dare.training.collect import Collector
-from dare.training.company import Company, in_company
+from dare.training.company import Company, in_company, together
 from dare.training.config import DareConfig
 from dare.training.evaluate import evaluate_policy, flat_figures
 from dare.training.from_trl import answer_trainer
@@ -191,6 +193,8 @@ class DareTrainer(WholeCheckpoints):
         self._stop = StopWhenAsked()
         self.recipe: dict[str, Any] | None = None
         """Kept in the folder where there is one, so that --resume needs nothing else."""
+        self.again = ""
+        """How to go on with the run where another command than `dare train` began it."""
         self.runs_own_code = False
         """Whether the recipe names code, which --resume runs with --trust alone."""
         self.stopped_by = self.resumed_at = 0
@@ -209,7 +213,7 @@ class DareTrainer(WholeCheckpoints):
 
     def how_to_continue(self) -> str:
         """The command or the call that goes on with this run."""
-        return checkpoint.how_to_continue(self.folder.path, self.runs_own_code)
+        return self.again or checkpoint.how_to_continue(self.folder.path, self.runs_own_code)
 
     def quiet(self) -> None:
         """Drop the callbacks of transformers that print; a progress bar of your own stays."""
@@ -232,7 +236,35 @@ class DareTrainer(WholeCheckpoints):
         """Train, or continue from a checkpoint: True takes the newest one that verifies.
 
         A start that is refused changes nothing in the folder: it is opened when training begins.
+        After Ctrl-C the step in flight is finished and saved, then KeyboardInterrupt is raised;
+        after SIGTERM it is SystemExit, with 143.
         """
+        result = self.train_or_stop(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        self.raise_stopped()
+        return result
+
+    def raise_stopped(self) -> None:
+        """Where a signal has ended `train_or_stop`, end what called it too, on every process."""
+        if not self.stopped_by:
+            return
+        if self.is_world_process_zero():
+            print(self.told_of_stop(), file=sys.stderr)
+        if self.stopped_by == signal.SIGINT:
+            raise together(KeyboardInterrupt())
+        raise SystemExit(128 + self.stopped_by)  # as a shell has it
+
+    def told_of_stop(self) -> str:
+        """How far a stopped run is, and how to go on."""
+        done, steps = self.state.global_step, self.args.max_steps
+        return f"stopped at step {done} of {steps}: {self.how_to_continue()}"
+
+    def train_or_stop(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> Any:
+        """`train` for who asks `stopped_by` afterwards: returns where a signal has ended it."""
         run, self._begun = self.folder.path, False
         wanted = resume_from_checkpoint
         wanted = self.args.resume_from_checkpoint if wanted is None else wanted

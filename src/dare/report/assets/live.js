@@ -15,7 +15,7 @@ function follow() {
         else take(news.content);
       }
       if (answer.ok && !status().textContent.startsWith("Not read")) {
-        say(`Live, last change ${new Date(content.written * 1000).toLocaleTimeString()}`);
+        say(`Live, last change ${new Date(content.written * 1000).toISOString().slice(11, 19)} UTC`);
       }
     } catch {
       say("The server has ended; this is the last state.");

@@ -16,6 +16,8 @@ function start() {
   build();
   requestAnimationFrame(() => setTimeout(loadPlotly));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", applyTheme);
+  addEventListener("beforeprint", () => toPaper(true));
+  addEventListener("afterprint", () => toPaper(false));
   if (document.documentElement.dataset.live === "yes") follow();
 }
 
@@ -38,14 +40,15 @@ function frame(shown) {
 }
 
 function show() {
-  const written = new Date(content.written * 1000);
-  document.getElementById("written").textContent = `Written ${written.toLocaleString()}`;
+  const [day, time] = new Date(content.written * 1000).toISOString().split("T");
+  document.getElementById("written").textContent = `Written ${day} ${time.slice(0, 5)} UTC`;
   content.sections.forEach(showSection);
 }
 
 function showSection(section) {
   const root = document.getElementById(section.id);
   const blocks = section.blocks || section.by_run[state.run] || [];
+  evened(blocks);
   const all = [...blocks, ...(section.rest || [])];
   const shape = JSON.stringify(all.map((block) => [block.kind, block.id, block.text, (block.traces || []).length]));
   if (root.shape === shape + state.run) {
@@ -64,6 +67,16 @@ function showSection(section) {
   if (section.rest && section.rest.length) {
     root.append(h("details", { class: "fold" }, h("summary", {}, `${section.rest.length} more logged metrics`),
       grid(section.rest)));
+  }
+}
+
+// Plots that share a row are as high as the taller of them.
+function evened(blocks) {
+  let single = null;
+  for (const block of blocks) {
+    const narrow = block.kind === "plot" && !block.wide;
+    if (narrow && single) single.height = block.height = Math.max(single.height, block.height);
+    single = narrow && !single ? block : null;
   }
 }
 
@@ -117,7 +130,12 @@ function tilesElement(block) {
 }
 
 function controls() {
-  const parts = [switcher("axis", "Along x", { step: "Steps", tokens: "Tokens", time: "Time" })];
+  const traces = content.sections.flatMap((section) => [section.blocks, section.rest, ...(section.by_run || [])])
+    .flatMap((blocks) => blocks || []).flatMap((block) => block.traces || []);
+  const parts = []; // what would change nothing is left out
+  if (traces.some((trace) => trace.axis)) {
+    parts.push(switcher("axis", "Along x", { step: "Steps", tokens: "Tokens", time: "Time" }));
+  }
   if (content.runs.length > 1) {
     const select = h("select", { id: "run", "aria-label": "Run shown in detail" },
       ...content.runs.map((run, place) => h("option", { value: place }, run.name)));
@@ -125,12 +143,16 @@ function controls() {
     select.onchange = () => { state.run = Number(select.value); content.sections.forEach(showSection); };
     parts.unshift(h("label", {}, h("span", { class: "wordy" }, "Run"), select));
   }
+  const live = h("span", { id: "live", class: "soft", role: "status" });
   const smooth = h("input", { type: "checkbox", id: "smooth" });
   smooth.checked = state.smooth;
   smooth.onchange = () => { state.smooth = smooth.checked; redrawAll(); };
-  parts.push(h("label", {}, smooth, "Smooth"), h("span", { id: "live", class: "soft", role: "status" }));
+  if (traces.some((trace) => trace.smooth)) parts.push(h("label", {}, smooth, "Smooth"));
+  parts.push(live);
   const links = content.sections.map((section) => h("a", { href: `#${section.id}` }, section.title));
-  return h("div", { class: "bar" }, h("div", { class: "controls" }, ...parts), h("nav", { class: "links", "aria-label": "Sections" }, ...links));
+  const bar = h("div", { class: "bar" }, h("div", { class: "controls" }, ...parts));
+  if (links.length > 1) bar.append(h("nav", { class: "links", "aria-label": "Sections" }, ...links));
+  return bar;
 }
 
 function switcher(name, label, options) {

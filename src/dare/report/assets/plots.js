@@ -43,6 +43,7 @@ function queue(element) {
 
 // Plotly is large: the words of the page are on the screen before it is read.
 function loadPlotly() {
+  if (window.Plotly) return; // whoever prints at once does not wait for it
   const script = document.createElement("script");
   script.textContent = document.getElementById("plotly").textContent;
   document.head.append(script);
@@ -57,6 +58,18 @@ function drawNext() {
   if (waiting.size) requestAnimationFrame(drawNext);
   const held = plots.get(element);
   if (held && held.stale && held.visible) draw(element);
+}
+
+// Paper is white, as wide as it is, and shows what nobody has scrolled to.
+let printing = false;
+
+function toPaper(on) {
+  printing = on;
+  document.documentElement.toggleAttribute("data-printing", on);
+  applyTheme();
+  if (!on) return;
+  loadPlotly();
+  for (const element of plots.keys()) if (element.clientWidth) draw(element); // others are folded
 }
 
 function redrawAll() {
@@ -109,8 +122,9 @@ function reach(data, share) {
   const inside = share && low >= 0 && high <= 1;
   if (low < high && !inside) return null;
   const room = inside ? Math.max(0.02, (high - low) * 0.06) : Math.abs(low) * 0.1 || 1;
-  const least = low >= 0 ? 0 : -Infinity;
-  return [Math.max(low - room, least), inside ? Math.min(1.005, high + room) : high + room];
+  const top = inside ? Math.min(1.005, high + room) : high + room;
+  const least = low === 0 ? -0.03 * top : low > 0 ? 0 : -Infinity; // a line at 0 is not on the frame
+  return [Math.max(low - room, least), top];
 }
 
 function baseLayout(block) {
@@ -154,7 +168,9 @@ function resolve(trace, off) {
   made.marker = { size: 6, ...trace.marker, color: tint };
   if (group) made.legendgroup = group;
   if (trace.stackgroup) made.fillcolor = faint(tint, 0.75);
-  const whiskers = trace.type === "bar" ? colour("soft") : tint; // on their own bar they would not be seen
+  const bar = trace.type === "bar" && made.error_y && made.error_y.visible;
+  if (bar) made.marker.opacity = 0.7; // or the lower half of a whisker would not be seen on it
+  const whiskers = bar ? colour("text") : tint;
   for (const side of ["error_x", "error_y"]) if (made[side]) made[side] = { ...made[side], color: whiskers };
   if (trace.fill) return [{ ...made, line: { width: 0 }, fillcolor: faint(tint, 0.16) }];
   if (!(smooth && state.smooth && made.y.length >= 20)) return [made];

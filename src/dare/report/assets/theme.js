@@ -5,7 +5,7 @@ const THEMES = {
     easy: "#00876a", medium: "#b87300", hard: "#b0367f", other: "#8b94a3",
     runs: ["#1f5fa8", "#c25700", "#1d8653", "#a63d7a", "#6d58b5", "#00808f", "#7d6b00", "#b3392f"],
     series: ["#1f5fa8", "#d98200", "#1d9a6c", "#b0367f", "#7a66c2", "#3aa0c9", "#8a8f3c", "#8b94a3"],
-    scale: [[0, "#b9d7ee"], [0.5, "#3f86c4"], [1, "#0c2d5e"]],
+    scale: [[0, "#8dbfe6"], [0.5, "#3f86c4"], [1, "#0c2d5e"]],
     heat: [[0, "#ffffff"], [0.04, "#e3eef7"], [0.2, "#a9cbe6"], [0.5, "#4a8fc7"], [1, "#0b3b75"]],
   },
   dark: {
@@ -13,7 +13,7 @@ const THEMES = {
     easy: "#3cc79c", medium: "#eeb04a", hard: "#ea86c0", other: "#7d8898",
     runs: ["#7fb4f0", "#f39a4d", "#5bcf94", "#ec8bc3", "#b3a2f2", "#4fc9d6", "#d8c65a", "#f08a7f"],
     series: ["#7fb4f0", "#f3b04d", "#4fcf9f", "#ea86c0", "#b3a2f2", "#67cdec", "#c3c96b", "#9aa5b4"],
-    scale: [[0, "#dcecfb"], [0.5, "#6aa9e0"], [1, "#2f5f9e"]],
+    scale: [[0, "#dcecfb"], [0.5, "#6aa9e0"], [1, "#3f76bd"]],
     heat: [[0, "#181e27"], [0.04, "#1c2f45"], [0.2, "#24537f"], [0.5, "#4b98d4"], [1, "#d7efff"]],
   },
 };
@@ -24,7 +24,7 @@ function remembered() {
 
 function themeName() {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  return state.theme || (dark ? "dark" : "light");
+  return printing ? "light" : state.theme || (dark ? "dark" : "light");
 }
 
 function setTheme(name) {

@@ -103,8 +103,10 @@ def pictures(figures: dict[str, Any], colours: Mapping[str, str]) -> dict[str, l
     return found
 
 
-def _clean(run: RunData) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Evaluations and steps with everything that a comparison reads."""
+def _clean(
+    run: RunData,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, float | None]]:
+    """Evaluations, steps and error of the estimate, with everything that a comparison reads."""
     evaluations = []
     for record in run.evaluations:
         total = known(record.get("generated_tokens_total"))
@@ -129,7 +131,9 @@ def _clean(run: RunData) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         line = {"step": record["step"], "generated_tokens_total": float(total)}
         line |= {key: value for key, value in held.items() if value is not None}
         metrics.append(line | ({"seconds": {"all": float(spent)}} if spent > 0 else {}))
-    return evaluations, metrics
+    held = run.estimation if isinstance(run.estimation, dict) else {}
+    error = {key: known(held.get(key)) for key in ("mae", "mse", "mae_fresh", "mse_fresh")}
+    return evaluations, metrics, error
 
 
 def _part(held: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,24 +145,26 @@ def _part(held: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _curves(figures: dict[str, Any], colours: Mapping[str, str], axis: str) -> Block:
-    traces: list[Trace] = []
+    bands: list[Trace] = []
+    lines: list[Trace] = []
     x = numbers(np.array(figures[f"grid_{axis}"]), 7)
     for name, method in figures["methods"].items():
         mean, low, high = (
             np.array(side, dtype=float) for side in zip(*method[f"curve_{axis}"], strict=True)
         )
         if np.isfinite(low).all():
-            traces.append(area(low, high, colours[name], x=[*x, *x[::-1]], group=name))
+            bands.append(area(low, high, colours[name], x=[*x, *x[::-1]], group=name))
         label = f"{name} ({len(method['seeds'])} seeds)" if len(method["seeds"]) > 1 else name
         look = {"group": name, "line": {"dash": _dash(colours[name])}}
-        traces.append(curve(x, numbers(mean), colours[name], label, **look))
+        lines.append(curve(x, numbers(mean), colours[name], label, **look))
     words = {"tokens": "generated tokens", "seconds": "seconds of training"}[axis]
     caption = f"Held-out accuracy over {words}, as far as all runs have come."
     if axis == "seconds":
         caption += " Evaluation is not counted."
     name = "comparison-curves" if axis == "tokens" else "comparison-seconds"
     wide: dict[str, Any] = {"x": words, "legend": True, "share": True, "wide": True, "height": 360}
-    return plot(name, f"Accuracy at equal {axis}", caption, traces, **wide)
+    # A band over a line would dull its colour.
+    return plot(name, f"Accuracy at equal {axis}", caption, [*bands, *lines], **wide)
 
 
 def _levels(figures: dict[str, Any], colours: Mapping[str, str], key: str) -> Block:
@@ -195,7 +201,7 @@ def _ends(figures: dict[str, Any], colours: Mapping[str, str], key: str) -> Bloc
         look = {"mode": "markers", "marker": {"size": 10}, "error_x": _whiskers([method[key]])}
         traces.append(curve([method[key][0]], [name], colours[name], name, **look))
     rate = {"tickformat": ".3~p"} if key in ("accuracy", "auc") else {}
-    names = {"automargin": True, "type": "category", "autorange": "reversed"}
+    names = {"automargin": True, "type": "category", "range": [len(figures["methods"]) - 0.5, -0.5]}
     options: dict[str, Any] = {"x": title, "wide": key == "accuracy"}
     options |= {"height": 130 + 34 * len(traces), "layout": {"xaxis": rate, "yaxis": names}}
     place = "comparison-ends" if key == "accuracy" else f"comparison-{key}"
@@ -208,7 +214,8 @@ def _whiskers(values: Sequence[Sequence[float | None]]) -> dict[str, Any]:
         return [0.0 if up is None or down is None else up - down for up, down in pairs]
 
     look = {"type": "data", "thickness": 2, "width": 5}
-    return {**look, "array": sides(2, 0), "arrayminus": sides(0, 1)}
+    known = any(None not in value for value in values)  # of no length they would be specks
+    return {**look, "visible": known, "array": sides(2, 0), "arrayminus": sides(0, 1)}
 
 
 def _dash(colour: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -89,15 +90,26 @@ def curves(views: Sequence[View], colours: Sequence[str]) -> dict[str, Any]:
         "Faint lines are the values themselves, strong ones a moving average."
     )
     blocks = [_evaluation(views, colours)]
-    for curve in CURVES:
+    logged = dict.fromkeys(key for view in views for record in view.run.metrics for key in record)
+    parts = [_of_function(key) for key in logged if _FUNCTION.fullmatch(key)]
+    parts = parts if len(parts) > 1 else []  # the mean of one is the reward itself
+    named = (CURVES[0], *parts, *CURVES[1:])
+    for curve in named:
         blocks += _curve(curve, views, colours)
     if not any(view.run.metrics for view in views):
         blocks.append(note("No training step has been written to metrics.jsonl yet."))
-    shown = {curve.key for curve in CURVES} | _SHOWN_ELSEWHERE
-    logged = dict.fromkeys(key for view in views for record in view.run.metrics for key in record)
+    shown = {curve.key for curve in named} | _SHOWN_ELSEWHERE
     others = [Curve(k, legible(k.replace("_", " "), 60), "As logged.") for k in logged]
     rest = [b for curve in others if curve.key not in shown for b in _curve(curve, views, colours)]
     return {**section("curves", "Training", intro, blocks), "rest": rest}
+
+
+_FUNCTION = re.compile("rewards/(.+)/mean")
+
+
+def _of_function(key: str) -> Curve:
+    name = legible(key.removeprefix("rewards/").removesuffix("/mean"), 60)
+    return Curve(key, f"Reward of {name}", "Of this reward function alone, before its weight.")
 
 
 def _curve(curve: Curve, views: Sequence[View], colours: Sequence[str]) -> list[Block]:
@@ -133,7 +145,7 @@ def _evaluation(views: Sequence[View], colours: Sequence[str]) -> Block:
             low, high = (np.array(side) for side in zip(*ends, strict=True))
             # The page folds x forth and back around it.
             fold = {"axis": axis, "run": view.place, "there_and_back": True}
-            traces.append(area(low, high, colour, **fold))
+            traces.insert(0, area(low, high, colour, **fold))  # below all lines
         look = {"run": view.place, "line": {"dash": dash}}
         mode = "lines+markers" if len(scored) <= _MARKED else "lines"
         traces.append(line(accuracy, axis, colour, view.run.name, mode=mode, **look))

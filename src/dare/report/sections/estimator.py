@@ -147,7 +147,7 @@ def _error(view: View) -> list[Block]:
         line(mean, name, "main", "measured", smooth=True),
         line(luck, name, "soft", "luck alone", line={"dash": "dot"}),
     ]
-    return [plot("error", "Error of the prediction", caption, traces, legend=True, height=380)]
+    return [plot("error", "Error of the prediction", caption, traces, legend=True)]
 
 
 def binomial_deviation(rate: Array, trials: Array) -> Array:

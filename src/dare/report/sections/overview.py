@@ -17,6 +17,11 @@ def overview(runs: Sequence[RunData]) -> dict[str, Any]:
     """Tiles of one run, or a table of several."""
     intro = "What was run, how far it got and what it cost."
     blocks = [_tiles(runs[0])] if len(runs) == 1 else [_table(runs)]
+    for run in runs:
+        rewards = _known(run.metrics, "reward")
+        if rewards and not any(rewards):
+            text = f"Every reward of {run.name} is 0, so nothing is learnt. Is it the policy, or "
+            blocks.append(note(text + "does the reward miss the answer? Read rollouts below."))
     return section("overview", "Overview", intro, blocks)
 
 
