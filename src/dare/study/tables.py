@@ -68,7 +68,7 @@ _EQUAL = (
     ("gain", "gain_at_seconds", "{:+.3f}"),
 )
 _SPEED = (
-    ("S_τ (steps)", "steps_to_target", "{:.0f}"),
+    ("steps (S_τ)", "steps_to_target", "{:.0f}"),
     ("tokens generated", "tokens_to_target", "{:,.0f}"),
     ("tokens trained on", "trained_to_target", "{:,.0f}"),
     ("seconds", "seconds_to_target", "{:.0f}"),
@@ -79,7 +79,7 @@ _SPEED = (
 )
 _COST = (
     ("steps", "steps", "{:.0f}"),
-    ("varied groups", "varied_groups", "{:.2f}"),
+    ("groups that teach", "varied_groups", "{:.2f}"),
     ("seconds", "seconds", "{:.0f}"),
     ("memory (MB)", "memory_mb", "{:.0f}"),
     ("MAE of estimate", "estimation_mae", "{:.3f}"),
