@@ -5,6 +5,8 @@ VENV ?= .venv
 # than a small machine has cores, because many tests wait: for a limit, or for another process.
 WORKERS ?= 3
 EXTRAS ?= dev
+# Tests start many Pythons: without these files each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The stamp lives inside the environment and carries the version of Python: removing the one or
 # changing the other is enough to have it built again.
@@ -24,8 +26,13 @@ endif
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: lint types system  ## all checks: lint, types, tests
-	@$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# System packages are installed beside Python's, and types are checked beside the tests: each alone
+# leaves a core idle.
+test: | python  ## all checks: lint, types, tests
+	@$(MAKE) --no-print-directory -j2 lint system
+	@$(RUN) -m mypy --no-error-summary >$(VENV)/.types 2>&1 & checked=$$!; \
+	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder; passed=$$?; \
+	wait $$checked; checked=$$?; cat $(VENV)/.types; exit $$(( passed ? passed : checked ))
 
 # vLLM wants older versions of some libraries: its tests have an environment of their own. It drags
 # builds of three libraries for GPUs in, which break those of torch for CPUs; nothing here uses them.
@@ -129,7 +136,8 @@ $(STAMP): pyproject.toml constraints.txt | python
 	@$(RUN) -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(VERSION)")' 2>/dev/null || \
 		$(PYTHON) -m venv --clear $(VENV)
 	@echo "Installing into $(VENV) (the first time takes a few minutes) ..."
-	@$(RUN) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@$(RUN) -m pip install -qq --disable-pip-version-check --no-compile -c constraints.txt -e '.[$(EXTRAS)]'
+	@$(RUN) -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true  # as pip does, but on all cores
 	@rm -f -- $(VENV)/.installed-*
 	@touch $@
 
