@@ -1,9 +1,8 @@
 # Needs make and Python 3.11 or newer; everything else goes into $(VENV).
 PYTHON ?= python3
 VENV ?= .venv
-# Processes that share the tests, whole files at a time: fixtures of a file are built once. One more
-# than a small machine has cores, because many tests wait: for a limit, or for another process.
-WORKERS ?= 3
+# Processes that share the tests, whole files at a time: fixtures of a file are built once.
+WORKERS ?= 2
 EXTRAS ?= dev
 # Tests start many Pythons: without these files each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,7 +30,7 @@ help:  ## show this list
 test: | python  ## all checks: lint, types, tests
 	@$(MAKE) --no-print-directory -j2 lint system
 	@$(RUN) -m mypy --no-error-summary >$(VENV)/.types 2>&1 & checked=$$!; \
-	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder; passed=$$?; \
+	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile; passed=$$?; \
 	wait $$checked; checked=$$?; cat $(VENV)/.types; exit $$(( passed ? passed : checked ))
 
 # vLLM wants older versions of some libraries: its tests have an environment of their own. It drags

@@ -17,17 +17,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("any load", deadline=None)
 settings.load_profile("any load")
 
-_LONGEST = (
-    *("sharded", "processes", "company", "nodes", "code_corpus", "study", "pool", "programs"),
-    *("gradient", "estimator_command", "report_page", "quickstart", "curves", "simulated_run"),
-    *("resume", "scale", "strangers"),
-)
+_LONGEST = ("test_sharded.py", "test_processes.py", "test_company.py", "test_nodes.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first: begun last, one of them would be waited for alone."""
-    places = {f"test_{name}.py": place for place, name in enumerate(_LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+    items.sort(key=lambda item: item.path.name not in _LONGEST)
 
 
 def pytest_collection_finish() -> None:
