@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gpu import begun, keep, part_trl
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -38,7 +39,6 @@ os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 PARTS = ("own", "vllm", "trl")
 WARM = 2
 """Steps after a start that are not counted: graphs are captured, kernels chosen."""
-_HERE = Path(__file__).parent
 
 
 def main() -> None:
@@ -54,29 +54,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rows", type=int, default=32, help="rollouts of a micro-batch")
     parser.add_argument("--longest", type=int, default=400)
-    parser.add_argument("--vllm-memory", type=float, default=0.3)
     parser.add_argument("--weights", default="random", help="what the folder holds, for the record")
     options = parser.parse_args()
     if options.part:
         train(options)
         return
-    figures: dict[str, Any] = {}
-    if options.out.is_file():
-        figures = json.loads(options.out.read_text(encoding="utf-8"))
-    figures["weights"] = options.weights
+    figures = begun(options)
     for name in options.parts.split(","):
         began = time.perf_counter()
         try:
             figures[name] = part(options, name)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, SystemExit) as error:
             print(f"{name}: {error}", flush=True)
             continue
         print(
             f"{name}: {time.perf_counter() - began:.0f} s {json.dumps(figures[name])}", flush=True
         )
-        figures["figures"] = derived(figures)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        keep(options.out, {**figures, "figures": derived(figures)})
     print(json.dumps(derived(figures)))
 
 
@@ -138,7 +132,6 @@ def train(options: argparse.Namespace) -> None:
         settings |= {
             "generator": "vllm",
             "vllm_enable_sleep_mode": cuda,
-            "vllm_gpu_memory_utilization": options.vllm_memory,
             "vllm_max_model_length": 1024,
             "save_strategy": "steps",
             "save_steps": save_at,
@@ -218,26 +211,9 @@ def _over(name: str, values: list[float]) -> float:
 
 def trl(options: argparse.Namespace) -> dict[str, Any]:
     """GRPOTrainer with vLLM in its process, on the same model, prompts and number of rollouts."""
-    from estimators_gpu import rows_of
-
-    with tempfile.NamedTemporaryFile("w", suffix=".jsonl", delete=False) as file:
-        for row in rows_of(options.data)[:2048]:
-            turns = [{"role": "user", "content": row["prompt"]}]
-            file.write(json.dumps({"prompt": turns, "answer": row["answer"]}) + "\n")
-    command = [
-        sys.executable, str(_HERE / "gpu_trl.py"), "--model", str(options.model), "--data",
-        file.name, "--rollouts", str(options.rollouts), "--group", "8", "--max-new",
-        str(options.longest), "--steps", "8", "--mode", "vllm", "--micro-batch", str(options.rows),
-        "--vllm-memory", str(options.vllm_memory), "--system", "",
-    ]  # fmt: skip
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        raise RuntimeError(f"gpu_trl.py ended with {done.returncode}: {done.stdout[-1500:]}")
-    made: dict[str, Any] = json.loads(lines[-1])
+    made = part_trl(argparse.Namespace(**vars(options), trl_mode="vllm"))
     means = made["means"]
-    same = {"step_s": means["total_s"], "tokens_per_s": means["tokens_per_s"]}
-    return {**made, **same, "generated_per_s": means["generated_per_s"]}
+    return {**made, "step_s": means["total_s"], "generated_per_s": means["generated_per_s"]}
 
 
 def derived(found: dict[str, Any]) -> dict[str, Any]:

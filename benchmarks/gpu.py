@@ -56,10 +56,7 @@ def main() -> None:
     if options.part:
         print(json.dumps(globals()[f"part_{options.part}"](options)))
         return
-    figures: dict[str, Any] = {}
-    if options.out.is_file():
-        figures = json.loads(options.out.read_text(encoding="utf-8"))
-    figures["weights"] = options.weights
+    figures = begun(options)
     for name in options.parts.split(","):
         began = time.perf_counter()
         command = [sys.executable, __file__, *sys.argv[1:], "--part", name]
@@ -71,10 +68,20 @@ def main() -> None:
             continue
         figures[name] = json.loads(lines[-1])
         print(f"{name}: {time.perf_counter() - began:.0f} s {lines[-1]}", flush=True)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        figures["figures"] = derived(figures)
-        options.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        keep(options.out, {**figures, "figures": derived(figures)})
     print(json.dumps(derived(figures)))
+
+
+def begun(options: argparse.Namespace) -> dict[str, Any]:
+    """What --out holds of earlier calls."""
+    found = options.out.read_text(encoding="utf-8") if options.out.is_file() else "{}"
+    return {**json.loads(found), "weights": options.weights}
+
+
+def keep(out: Path, figures: dict[str, Any]) -> None:
+    """Write what there is by now."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 def derived(found: dict[str, Any]) -> dict[str, Any]:
