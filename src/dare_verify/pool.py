@@ -59,6 +59,12 @@ class ServerGone(PoolDown):
     """The server died; another may be started."""
 
 
+def _stolen_s() -> float:
+    """What a virtual machine's host has kept of its processors, of the one it kept most of."""
+    lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()[1:]]
+    return max((int(line[8]) for line in lines if line[0].startswith("cpu")), default=0) / _TICKS
+
+
 class Account(NamedTuple):
     """Seconds on a processor, seconds of waiting for one, and whether it wants one now."""
 
@@ -201,6 +207,12 @@ LATE = 0.25  # of it
 LONGEST = 60  # limits of time on the clock, whatever an item has had of it
 
 
+def _readable(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 @dataclass(frozen=True)
 class Reply:
     """What became of one item. `status`: ok, timeout, crashed, memory, error, down."""
@@ -217,12 +229,13 @@ class _Task:
     worker: Worker
     started: float
     before: Account  # the worker's, when it got the item
+    stolen_s: float  # what the machine's host had kept of its processors
     look: float  # when to see what it has spent
     slow: bool = False
     low: bool = False
     spent_s: float = 0.0
 
-    def measure(self, now: float, limit_s: float) -> None:
+    def measure(self, now: float, stolen_s: float, limit_s: float) -> None:
         """Time on a processor, or asleep: waiting for a processor is the machine's doing.
 
         So that a busy machine gives the verdicts of an idle one.
@@ -230,8 +243,8 @@ class _Task:
         account = self.worker.account()
         self.spent_s = account.cpu_s - self.before.cpu_s
         if not account.ready:
-            asleep = now - self.started - (account.waited_s - self.before.waited_s)
-            self.spent_s = max(self.spent_s, asleep)
+            waited = account.waited_s - self.before.waited_s + stolen_s - self.stolen_s
+            self.spent_s = max(self.spent_s, now - self.started - waited)
         bound = limit_s if self.spent_s >= LATE * limit_s else LATE * limit_s
         self.look = now + max(0.01, bound - self.spent_s)
 
@@ -245,6 +258,7 @@ class Batch:
         self.tries = [0] * len(items)
         self.replies: list[Reply | None] = [None] * len(items)
         self.busy: dict[int, _Task] = {}
+        self.stolen_s = _stolen_s()
 
     def run(self) -> list[Reply]:
         """Work until every item has its reply."""
@@ -274,10 +288,11 @@ class Batch:
             if worker is None:
                 return
             row = self.waiting.popleft()
+            before = worker.account()  # while it is idle: what it waits from here on is its item's
             if worker.send(json.dumps(self.items[row]).encode()):
                 now = time.monotonic()
                 look = now + LATE * self.pool.limit_s
-                self.busy[worker.fileno()] = _Task(row, worker, now, worker.account(), look)
+                self.busy[worker.fileno()] = _Task(row, worker, now, before, self.stolen_s, look)
             else:  # it died while idle: not this item's doing
                 self.pool.discard(worker)
                 self.waiting.appendleft(row)
@@ -299,13 +314,17 @@ class Batch:
         for fd, _ in poll.poll(max(0.0, wake - now) * 1000 + 1):
             self.receive(fd)
         now, limit = time.monotonic(), self.pool.limit_s
-        for task in self.busy.values():
-            if now >= task.look:
-                task.measure(now, limit)
+        due = [task for task in self.busy.values() if now >= task.look]
+        if due:
+            self.stolen_s = _stolen_s()
+        for task in due:
+            task.measure(now, self.stolen_s, limit)
         late = sum(task.spent_s >= LATE * limit for task in self.busy.values())
         for fd, task in list(self.busy.items()):
             age = now - task.started
             over = task.spent_s >= (limit if late <= FEW else LATE * limit)
+            if over and _readable(fd):  # it answered while this process waited for a processor
+                continue
             if over or age >= LONGEST * limit:
                 del self.busy[fd]
                 self.pool.discard(task.worker)

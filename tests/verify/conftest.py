@@ -26,11 +26,11 @@ def _burning(count: int) -> Iterator[None]:
 
 @pytest.fixture
 def one_busy_core() -> Iterator[None]:
-    """This process and those it starts have one core, with eight others that never rest."""
+    """This process and those it starts have one core, with four others that never rest."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
-        with _burning(8):
+        with _burning(4):
             yield
     finally:
         os.sched_setaffinity(0, cores)

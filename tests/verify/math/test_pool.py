@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from dare_verify.math import WorkerPool, verify
+from dare_verify.pool import Account, Worker, _Task
 
 PAIR = {"gold": r"2\sqrt{2}", "answer": r"\sqrt{8}"}
 WRONG = {"gold": r"2\sqrt{2}", "answer": r"\sqrt{7}"}
@@ -75,18 +77,51 @@ if __name__ == "__main__":
 def test_a_busy_machine_gives_the_verdicts_of_an_idle_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_busy_core: None
 ) -> None:
-    """On a core with eight others an item takes nine times as long, and has its limit all the same:
-    0.3 s of work or of sleep are within 0.5 s, 1.5 s of either are not."""
+    """On a core with four others an item takes five times as long, and has its limit all the same:
+    0.3 s of work or sleep are within 0.6 s whatever the clock says; a minute of either is not."""
     (tmp_path / "busy_worker.py").write_text(BUSY)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    items = [{"spin": 0.3}, {"sleep": 0.3}, {"spin": 1.5}, {"sleep": 1.5}]
-    with WorkerPool("busy_worker", workers=4, limit_s=0.5) as busy:
-        assert statuses(busy, *items) == ["ok", "ok", "timeout", "timeout"]
+    with WorkerPool("busy_worker", workers=4, limit_s=0.6) as busy:
+        for how in ("spin", "sleep"):  # two at a time: four that are late would share less
+            assert statuses(busy, {how: 0.3}, {how: 60.0}) == ["ok", "timeout"]
         # Where many are late, each has a quarter.
-        many = [{"spin": 0.05}, *[{"spin": 0.35}] * 8]
+        many = [{"spin": 0.02}, *[{"spin": 0.4}] * 8]
         found = statuses(busy, *many)
         assert found[0] == "ok"
         assert found.count("timeout") >= 4
+
+
+def test_a_host_that_keeps_the_processors_does_not_make_an_item_late() -> None:
+    """Of ten seconds the item waited for four and the host kept five: one is its own."""
+
+    class Asleep(Worker):
+        def account(self) -> Account:
+            return Account(cpu_s=2.2, waited_s=7.0, ready=False)
+
+    with socket.socket() as channel:
+        before = Account(cpu_s=2.0, waited_s=3.0, ready=False)
+        task = _Task(0, Asleep(0, 0, channel), 100.0, before, stolen_s=50.0, look=0.0)
+        task.measure(110.0, 55.0, limit_s=2.0)
+        assert task.spent_s == pytest.approx(1.0)
+        task.measure(110.0, 50.0, limit_s=2.0)
+        assert task.spent_s == pytest.approx(6.0)
+
+
+def test_an_answer_that_is_there_counts_however_late_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool's own process may wait for a core: meanwhile a worker answers and falls asleep."""
+    (tmp_path / "busy_worker.py").write_text(BUSY)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    measure = _Task.measure
+
+    def held_up(task: _Task, now: float, stolen_s: float, limit_s: float) -> None:
+        time.sleep(1.0)
+        measure(task, time.monotonic(), task.stolen_s, limit_s)
+
+    monkeypatch.setattr(_Task, "measure", held_up)
+    with WorkerPool("busy_worker", workers=1, limit_s=0.5) as busy:
+        assert statuses(busy, {"sleep": 0.2}) == ["ok"]
 
 
 def test_workers_are_recycled() -> None:
