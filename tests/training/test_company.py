@@ -19,7 +19,7 @@ def reward(completions, trainer_state, **_):
     if rank == 1 and step == 0:
         pathlib.Path("pid").write_text(str(os.getpid()))
     what = os.environ["WHAT"]
-    if rank == 0 and step == 2 and what != "nothing":
+    if rank == 0 and step == 2 and what in ("kill", "stop", "pause"):
         pid = int(pathlib.Path("pid").read_text())
         os.kill(pid, signal.SIGKILL if what == "kill" else signal.SIGSTOP)
         if what == "pause":
@@ -82,6 +82,6 @@ def test_a_process_that_is_lost_ends_the_others_in_a_line(
     assert "dare/training" not in ours
     if what == "stop":
         return
-    again = launch(tmp_path / what, "nothing", "--resume", "run", "--trust")
+    again = launch(tmp_path / what, "go on", "--resume", "run", "--trust")
     assert again.returncode == 0, again.stderr[-3000:]
     assert drawn(tmp_path / what / "run") == drawn(undisturbed)

@@ -64,38 +64,8 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def torchrun(node: int, port: int, *command: str) -> list[str]:
-    return [
-        *["-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node)],
-        *["--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port)],
-        *command,
-    ]
-
-
 def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "OMP_NUM_THREADS": "1"}
-
-
-def nodes(folders: list[Path], *command: str) -> list[tuple[int, str]]:
-    """Both launchers, each in its folder: how they ended, and what they said."""
-    port = free_port()
-    running = [
-        subprocess.Popen(
-            [sys.executable, *torchrun(node, port, *command)],
-            cwd=folder,
-            env=environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for node, folder in enumerate(folders)
-    ]
-    try:
-        said = [one.communicate(timeout=240)[1] for one in running]
-    finally:
-        for one in running:
-            one.kill()
-    return [(one.returncode, text) for one, text in zip(running, said, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -108,23 +78,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def check(run: Path, alone: Path, kind: str) -> None:
-    assert alike(run, alone)
-    config = (run / "config.yaml").read_text()
-    assert "processes: 2\n" in config
-    assert f"distributed: {kind}\n" in config
-    kept = {path.name for path in (run / "checkpoint-4").iterdir()}
-    assert {"rng_state_0.pth", "rng_state_1.pth"} <= kept
-
-
-def test_two_nodes_train_like_one_process(alone: Path, tmp_path: Path) -> None:
-    for code, said in nodes([tmp_path, tmp_path], "-m", "dare", "train", *NEW, "--max-steps", "4"):
-        assert code == 0, said[-3000:]
-    check(tmp_path / "run", alone, "MULTI_CPU")
-
-
 def test_the_slurm_script_starts_a_launcher_a_node(alone: Path, tmp_path: Path) -> None:
-    """The script as it is, with FSDP2; what Slurm's own commands do is played."""
+    """The script as it is, with FSDP2, trains like one process; Slurm's own commands are played."""
     tools, given = tmp_path / "tools", environment()
     tools.mkdir()
     for name, text in (("srun", SRUN), ("scontrol", "#!/bin/bash\necho 127.0.0.1\n")):
@@ -143,7 +98,13 @@ def test_the_slurm_script_starts_a_launcher_a_node(alone: Path, tmp_path: Path) 
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    check(tmp_path / "run", alone, "FSDP")
+    run = tmp_path / "run"
+    assert alike(run, alone)
+    config = (run / "config.yaml").read_text()
+    assert "processes: 2\n" in config
+    assert "distributed: FSDP\n" in config
+    kept = {path.name for path in (run / "checkpoint-4").iterdir()}
+    assert {"rng_state_0.pth", "rng_state_1.pth"} <= kept
 
 
 def test_the_kubernetes_manifest_starts_what_the_page_says() -> None:

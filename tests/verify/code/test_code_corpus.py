@@ -37,7 +37,7 @@ def as_ordinary_user(command: list[str]) -> list[str]:
     return [*words, str(RUNNER.parent), *drop, *command]
 
 
-Started = dict[str, subprocess.Popen[str] | str]
+Started = dict[tuple[str, bool], subprocess.Popen[str] | str]
 
 
 def start(sandbox: str, ordinary: bool) -> subprocess.Popen[str] | str:
@@ -57,21 +57,25 @@ def start(sandbox: str, ordinary: bool) -> subprocess.Popen[str] | str:
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["this-user", "ordinary-user"])
-def started(request: pytest.FixtureRequest) -> Iterator[tuple[bool, Started]]:
-    """All back-ends at once: most of the corpus waits for a limit."""
-    runs = {sandbox: start(sandbox, request.param) for sandbox in SANDBOXES}
-    yield request.param, runs
+@pytest.fixture(scope="module")
+def started() -> Iterator[Started]:
+    """All back-ends and users at once: most of the corpus waits for a limit."""
+    runs = {
+        (sandbox, ordinary): start(sandbox, ordinary)
+        for sandbox in SANDBOXES
+        for ordinary in (False, True)
+    }
+    yield runs
     for run in runs.values():
         if not isinstance(run, str):
             run.kill()
             run.communicate()
 
 
+@pytest.mark.parametrize("ordinary", [False, True], ids=["this-user", "ordinary-user"])
 @pytest.mark.parametrize("sandbox", SANDBOXES)
-def test_corpus(sandbox: str, started: tuple[bool, Started]) -> None:
-    ordinary, runs = started
-    run = runs[sandbox]
+def test_corpus(sandbox: str, ordinary: bool, started: Started) -> None:
+    run = started[sandbox, ordinary]
     if isinstance(run, str):
         pytest.skip(run)
     output, errors = run.communicate(timeout=1500)
