@@ -7,6 +7,7 @@ is more than most of these programs need. What torchrun itself does is tested wh
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import os
 import runpy
@@ -80,6 +81,7 @@ def _ended(ranks: list[BaseProcess], deadline: float) -> int:
 
 def _be(words: tuple[str, ...], folder: str, variables: dict[str, str], said: list[str]) -> None:
     """Become `python WORDS`, in the server's child."""
+    gc.freeze()  # else the first collection copies every page that is shared with the server
     os.environ.clear()
     os.environ.update(variables)
     os.chdir(folder)
