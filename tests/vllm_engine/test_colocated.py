@@ -220,6 +220,52 @@ def test_ten_steps_of_training(tmp_path: Path) -> None:
         assert abs(line["sampling/importance_sampling_ratio/mean"] - 1) < 1e-4
 
 
+def features(found: Any) -> np.ndarray:
+    """What a response is compared by: how often it has each token, and how long it is."""
+    made = np.zeros((len(found.tokens), tiny.tokenizer().vocab_size + 64))
+    for row, tokens in zip(made, found.tokens, strict=True):
+        np.add.at(row, tokens, 1)
+        row[-1 - len(tokens)] = 1
+    return made
+
+
+def chance(one: np.ndarray, other: np.ndarray, group: np.ndarray) -> float:
+    """Of a difference as large, were both drawn alike: responses of a group change sides."""
+    draw, times = np.random.default_rng(0), 999
+    both, groups = np.concatenate([one, other]), np.concatenate([group, group])
+    held = np.maximum(both.sum(0), 1)
+    side = np.repeat([1.0, -1.0], len(one))
+    mixed = np.empty((times, len(both)))
+    for row in mixed:  # the rows of a group lie side by side, half of them on either side
+        row[np.lexsort((draw.random(len(both)), groups))] = np.tile([1.0, -1.0], len(one))
+    found, others = (((sides @ both) ** 2 / held).sum(-1) for sides in (side, mixed))
+    return float((1 + (others >= found).sum()) / (1 + times))
+
+
+def test_ten_steps_draw_what_the_transformers_generator_would_have_drawn(tmp_path: Path) -> None:
+    """At each step both are asked the same of the same weights, and a third at another temperature
+    shows that the comparison can fail."""
+    sizes = {"rollout_budget": 160, "per_device_train_batch_size": 160}
+    trainer = trained(tmp_path, max_steps=10, **sizes)
+    own = Policy(trainer.policy.module, trainer.policy.tokenizer, generation_rows=64)
+    engine, seen = trainer.policy.generator.generate, list[Any]()
+
+    def beside(asked: Any, sampling: Sampling) -> Any:
+        found, other = engine(asked, sampling), replace(asked, seed=asked.seed + 1)
+        cooler = replace(sampling, temperature=0.7 * sampling.temperature)
+        drawn = (found, own.generate(other, sampling), own.generate(other, cooler))
+        seen.append((*map(features, drawn), asked.prompt_R + 1000 * len(seen)))
+        return found
+
+    trainer.policy.generator.generate = beside  # type: ignore[method-assign]
+    trainer.train()
+    assert len(seen) >= 10
+    vllm, plain, cool, group = (np.concatenate(part) for part in zip(*seen, strict=True))
+    assert len(vllm) >= 1600
+    assert chance(vllm, plain, group) > 0.001
+    assert chance(vllm, cool, group) <= 0.001
+
+
 def test_a_dead_engine_ends_the_run_and_its_checkpoint_is_intact(tmp_path: Path) -> None:
     trainer = trained(tmp_path, max_steps=10)
     generate, calls = trainer.policy.generator.generate, [0]
