@@ -194,11 +194,16 @@ def _tried(
     index, trials, failures, age, _ = (part[order] for part in groups)
     starts = np.searchsorted(index, np.arange(len(mean_Q)))
     place = mean_Q[:, None] + np.sqrt(variance_Q)[:, None] * _GRID
-    logit = place[index] + shift_N[order, None]
-    said = failures[:, None] * logit - trials[:, None] * np.logaddexp(0.0, logit)
+    # A row a grid point, so that the groups of a prompt, which are added up, lie side by side.
+    said = np.repeat(place.T, np.diff(starts, append=len(index)), axis=1)
+    said += shift_N[order]
+    held = np.logaddexp(0.0, said)
+    held *= trials
+    said *= failures
+    said -= held
     for fade in fades:
-        share = 1.0 / (1.0 + fade * trials * age)
-        weight = np.add.reduceat(share[:, None] * said, starts, axis=0) - 0.5 * _GRID**2
+        np.multiply(1.0 / (1.0 + fade * trials * age), said, out=held)
+        weight = np.add.reduceat(held, starts, axis=1).T.copy() - 0.5 * _GRID**2
         weight = np.exp(weight - weight.max(axis=1, keepdims=True))
         yield place, weight / weight.sum(axis=1, keepdims=True)
 
