@@ -11,15 +11,18 @@ import gc
 import multiprocessing
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import IO, Any, BinaryIO, ClassVar
 
 import pytest
 
@@ -77,6 +80,50 @@ def _ended(ranks: list[BaseProcess], deadline: float) -> int:
                 one.kill()
         wait([one.sentinel for one in running], 1.0)
     return next((code for one in ranks if (code := one.exitcode)), 0)
+
+
+class Forked:
+    """Stands for a `subprocess.Popen` of `python -m MODULE WORDS`: a fork of this process, which is
+    one of the server's and has one thread that works."""
+
+    _stdins: ClassVar[list[BinaryIO]] = []
+
+    def __init__(
+        self, command: Sequence[str], *, stdout: IO[bytes], env: dict[str, str], **_: Any
+    ) -> None:
+        self.returncode: int | None = None
+        read, write = os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            code = 1
+            try:
+                for one in (*self._stdins, os.fdopen(write, "wb")):
+                    one.close()  # they end with their study, whoever else goes on
+                os.setsid()
+                for number, source in enumerate((read, stdout.fileno(), stdout.fileno())):
+                    os.dup2(source, number)
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(number, signal.SIG_DFL)
+                _be(tuple(command[command.index("-m") :]), str(Path.cwd()), env, [])
+                code = 0
+            except SystemExit as end:
+                code = int(end.code or 0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        os.close(read)
+        self.stdin = os.fdopen(write, "wb")
+        self._stdins.append(self.stdin)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            gone, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if gone else None
+        return self.returncode
+
+    def terminate(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
 
 
 def _be(words: tuple[str, ...], folder: str, variables: dict[str, str], said: list[str]) -> None:

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import dare
+import ranks
 import tiny
 from dare import cli
 from dare.runs.files import load_yaml
@@ -116,22 +117,20 @@ def test_no_code_of_a_recipe_runs_before_it_is_trusted(tmp_path: Path) -> None:
     (tmp_path / "their.yaml").write_text(recipe + "training: {max_completion_length: 8}\n")
     root = str(Path(dare.__file__).parents[1])
 
-    def ran(*words: str, path: str = root) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "dare", "train", *words, "--dry-run"],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": path},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-
-    refused = ran("their.yaml")
+    refused = subprocess.run(
+        [sys.executable, "-m", "dare", "train", "their.yaml", "--dry-run"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": root},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
     assert refused.returncode == 2
     assert "theirs:reward" in refused.stderr
     assert "--trust" in refused.stderr
     assert not (tmp_path / "ran").exists()
-    (tmp_path / "torch.py").unlink()
-    trusted = ran("their.yaml", "--trust", path=f"{root}:{tmp_path}")
+    words = ["-m", "dare", "train", "their.yaml", "--dry-run", "--trust"]
+    path = {"PYTHONPATH": f"{root}:{tmp_path}"}
+    trusted = ranks.run(*words, folder=tmp_path, variables=path)  # its libraries are known by then
     assert trusted.returncode == 0, trusted.stderr
     assert (tmp_path / "ran").exists()

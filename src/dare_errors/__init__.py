@@ -68,7 +68,8 @@ def require(condition: object, field: str, value: object, fix: str) -> None:
 def suggest(name: str, known: Iterable[str]) -> str:
     """'did you mean …?' for a misspelt name, or the list of what there is."""
     known = sorted(set(known))
-    near = difflib.get_close_matches(name, known, n=1)
+    # The name itself is the nearest; many ask before they know that something is wrong.
+    near = [name] if name in known else difflib.get_close_matches(name, known, n=1)
     if near:
         return f"did you mean {near[0]!r}?"
     if len(known) <= _LISTED:

@@ -264,7 +264,9 @@ def well_formed(fragment: str) -> bool:
 @pytest.mark.parametrize("name", ["gsm8k", "math", "gsm8k_models", "math_models"])
 def test_no_real_solution_leaks_and_nearly_all_give_a_hint(name: str) -> None:
     cases = bench["load"](name, DATA)[::6]  # benchmarks/hints.py takes all of them
-    hints = bench["hints_of"](cases, workers=2)
+    hints = [skeleton(*case) for case in cases]
+    if name == "gsm8k_models":  # the benchmark's way, whose processes cost more than the hints
+        assert bench["hints_of"](cases[:50], workers=1) == hints[:50]
     report = bench["measure"](cases, hints)
     assert report["leaks"] == 0
     assert report["usable_share"] >= 0.9

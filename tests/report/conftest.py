@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from hostile_texts import HOSTILE
@@ -80,57 +83,95 @@ def browser(synthetic: Any) -> Iterator[Any]:
         chromium.close()
 
 
+class Tab:
+    """One place for all pages that are looked at one after the other.
+
+    They are opened there under one address: what the browser has compiled for a page, plotly above
+    all, it need not compile again for the next one. Nothing that a page stored is left for another.
+    """
+
+    def __init__(self, browser: Any, folder: Path, phone: bool) -> None:
+        height = {"viewport": {"width": 1280, "height": 900}}
+        self.page = browser.new_context(has_touch=phone, is_mobile=phone, **height).new_page()
+        self.file = folder / "report.html"
+
+    def open(self, file: Path, *, width: int = 1280, scheme: str = "light") -> Any:
+        if self.file.exists():  # a page of this address is open
+            self.page.evaluate("localStorage.clear()")
+        shutil.copy(file, self.file)
+        self.page.set_viewport_size({"width": width, "height": 900})
+        self.page.emulate_media(color_scheme=scheme)
+        self.page.goto(self.file.as_uri())
+        return self.page
+
+
+@pytest.fixture(scope="module")
+def tab(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The tab of a desk (False) or a phone (True); what a page does in it is not watched."""
+    return cache(lambda phone: Tab(browser, tmp_path_factory.mktemp("tab"), phone))
+
+
 @pytest.fixture
-def visit(browser: Any) -> Iterator[Any]:
+def visit(browser: Any, tab: Any) -> Iterator[Any]:
     """Opens a page and afterwards insists that it stayed quiet: no error, no foreign request."""
-    with _visits(browser) as open_page:
+    with _visits(browser, tab) as open_page:
         yield open_page
 
 
 @pytest.fixture(scope="module")
 def visit_once(browser: Any) -> Iterator[Any]:
-    """The same for a page that several tests of a file share."""
-    with _visits(browser) as open_page:
+    """The same for a page that several tests of a file share: in a tab of its own."""
+    with _visits(browser, None) as open_page:
         yield open_page
 
 
 @contextmanager
-def _visits(browser: Any) -> Iterator[Any]:
-    contexts, trouble = [], []
+def _visits(browser: Any, tab: Any) -> Iterator[Any]:
+    contexts, trouble, watched = [], [], []
 
-    def open_page(address: str, *, width: int = 1280, scheme: str = "light", **more: Any) -> Any:
-        phone = width < 600
-        context = browser.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme=scheme,
-            has_touch=phone,
-            is_mobile=phone,
-            **more,
-        )
-        contexts.append(context)
-        page = context.new_page()
-        own = address.split("?")[0]
-
+    def watch(page: Any, address: str) -> None:
         def asked(request: Any) -> None:
-            inside = request.url.startswith(("data:", "blob:", own.rsplit("/", 1)[0]))
+            inside = request.url.startswith(("data:", "blob:", address.rsplit("/", 1)[0]))
             if not inside:
                 trouble.append(f"request to {request.url}")
 
-        page.on("request", asked)
-        page.on("pageerror", lambda error: trouble.append(f"error {error}"))
-        page.on(
-            "console",
-            lambda line: (
+        def said(line: Any) -> None:
+            if line.type in ("error", "warning"):
                 trouble.append(f"console {line.text}")
-                if line.type in ("error", "warning")
-                else None
-            ),
-        )
-        page.goto(address)
+
+        def failed(error: Any) -> None:
+            trouble.append(f"error {error}")
+
+        for name, heard in (("request", asked), ("console", said), ("pageerror", failed)):
+            page.on(name, heard)
+            watched.append((page, name, heard))
+
+    def open_page(address: str, *, width: int = 1280, scheme: str = "light") -> Any:
+        phone = width < 600
+        if tab and address.startswith("file:"):
+            held = tab(phone)
+            watch(held.page, held.file.as_uri())
+            file = Path(unquote(urlsplit(address).path))
+            page = held.open(file, width=width, scheme=scheme)
+        else:
+            context = browser.new_context(
+                viewport={"width": width, "height": 900},
+                color_scheme=scheme,
+                has_touch=phone,
+                is_mobile=phone,
+            )
+            contexts.append(context)
+            page = context.new_page()
+            watch(page, address)
+            page.goto(address)
         page.wait_for_selector(".js-plotly-plot .main-svg")
         return page
 
     yield open_page
+    for page, name, heard in watched:
+        if page.context not in contexts:
+            page.evaluate("0")  # what it had to say until now has been heard
+            page.remove_listener(name, heard)
     for context in contexts:
         context.close()
     assert trouble == []

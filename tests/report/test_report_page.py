@@ -202,10 +202,9 @@ def test_hostile_text_stays_text(hostile: Path, tmp_path: Path, visit) -> None:
     assert page.locator("h1").inner_text().endswith(hostile.name)
 
 
-def test_injected_markup_would_not_run_either(file: Path, browser) -> None:
+def test_injected_markup_would_not_run_either(file: Path, tab) -> None:
     """The policy stops what escaping let through, and any request. (Its errors are expected.)"""
-    page = browser.new_context().new_page()
-    page.goto(file.as_uri())
+    page = tab(False).open(file)
     page.wait_for_selector(".js-plotly-plot")
     failed: dict[str, str] = {}
     page.on("requestfailed", lambda request: failed.update({request.url: request.failure}))
@@ -224,7 +223,6 @@ def test_injected_markup_would_not_run_either(file: Path, browser) -> None:
     assert page.evaluate("window.hacked") is None
     assert set(failed.values()) <= {"csp"}
     assert answered == []
-    page.context.close()
 
 
 def test_several_runs_are_compared_and_switched(compared: Path, visit, synthetic) -> None:
@@ -245,19 +243,17 @@ def test_several_runs_are_compared_and_switched(compared: Path, visit, synthetic
     assert len(traces(page, "heatmap")[0]["x"]) == 40
 
 
-def test_a_run_that_has_just_begun_says_what_is_missing(tmp_path: Path, browser) -> None:
+def test_a_run_that_has_just_begun_says_what_is_missing(tmp_path: Path, tab) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "config.yaml").write_text("training: {preset: dare, seed: 1}\n")
     write_report([str(tmp_path / "new")], tmp_path / "report.html")
-    page = browser.new_context().new_page()
     errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto((tmp_path / "report.html").as_uri())
+    tab(False).page.on("pageerror", lambda error: errors.append(str(error)))
+    page = tab(False).open(tmp_path / "report.html")
     page.wait_for_selector(".note")
     assert page.locator(".note").count() >= 7
     assert page.locator("section").count() == len(SECTIONS)
     assert errors == []
-    page.context.close()
 
 
 def test_a_short_run_without_tiers_has_whole_steps_and_no_tiers(

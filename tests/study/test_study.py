@@ -6,20 +6,18 @@ import contextlib
 import fcntl
 import io
 import json
-import multiprocessing
 import os
 import signal
 import sys
-import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import forked
 import pytest
 import yaml
+from forked import started, wait_for
 
 import tiny
 from dare import InvalidInput, cli
@@ -49,7 +47,6 @@ RECIPE: dict[str, Any] = {
     "curriculum": {"cold_start.references": 0, "medium.group_size": 8, "fresh_share": 1.0},
 }
 TOKENS = 500
-PATIENCE = 180.0
 
 
 @pytest.fixture
@@ -57,17 +54,6 @@ def recipe(tmp_path: Path) -> str:
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
     return str(path)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.02)
-
-
-def started(folder: Path) -> bool:
-    return any(folder.glob("checkpoint-*/manifest.json"))
 
 
 def free(folder: Path) -> bool:
@@ -100,7 +86,6 @@ def start_with(process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "subprocess", SimpleNamespace(Popen=process, PIPE=None))
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_killed_study_repeats_nothing_that_was_finished(
     recipe: str,
     tmp_path: Path,
@@ -112,13 +97,10 @@ def test_a_killed_study_repeats_nothing_that_was_finished(
     arms = ["short=grpo", "long=previous-fr"]
     study = Study(arms_of([], arms), out, seeds=1, tokens=TOKENS, recipe=recipe)
     short, long = study.jobs()
-    # A fork, which need not import torch again; it trains nothing, its runs are new processes.
-    process = multiprocessing.get_context("fork").Process(target=study.run)
-    process.start()
-    wait_for(lambda: short.done and started(long.folder))
-    process.kill()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
+    ended = forked.run("killed", out, recipe, TOKENS, 0, *arms)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert short.done
+    assert started(long.folder)
     wait_for(lambda: free(long.folder))  # the run left with its study
     assert not long.done
     before = {path: path.stat().st_mtime_ns for path in short.folder.rglob("*")}
@@ -159,18 +141,14 @@ def test_an_interrupted_study_saves_and_a_failing_run_stops_no_other(
         out = tmp_path / "study"
         return Study(arms_of([], arms), out, seeds=1, tokens=TOKENS, recipe=recipe, truth=True)
 
-    both = study("bad=grpo --reward paced:broken", "good=grpo")
-    bad, good = both.jobs()
-
-    def interrupt() -> None:
-        wait_for(lambda: started(good.folder))
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
-    outcome = both.run()
-    assert [job for job, _ in outcome.failed] == [bad]
-    assert "the verifier is on holiday" in outcome.failed[0][1]
-    assert outcome.interrupted == [good]
+    arms = ["bad=grpo --reward paced:broken", "good=grpo"]
+    bad, good = study(*arms).jobs()
+    ended = forked.run("interrupted", tmp_path / "study", recipe, TOKENS, 1, *arms)
+    assert ended.returncode == 0, ended.stderr
+    failed, interrupted = json.loads(ended.stdout.splitlines()[-1])
+    assert [folder for folder, _ in failed] == [str(bad.folder)]
+    assert "the verifier is on holiday" in failed[0][1]
+    assert interrupted == [str(good.folder)]
     assert started(good.folder)
     assert free(good.folder)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
@@ -42,46 +41,50 @@ def _perturbed(seed: int = 0, scale: float = 0.3, tau: float = 1.0) -> TeacherHe
 
 def _formula(
     p: dict[str, Array], tau: float, task: tuple[Array, ...]
-) -> tuple[float, Array, Array]:
-    """Loss, answer and base prediction in NumPy; shares no code with the package."""
+) -> tuple[Array, Array, Array]:
+    """Loss, answer and base prediction in NumPy; shares no code with the package.
+
+    A parameter may have an axis more, in front: one of many values that it may take.
+    """
     queries, targets, references, success = task
 
     def norm(x: Array) -> Array:
-        return (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+        return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+
+    def row(name: str) -> Array:
+        return p[name][..., None, :]
 
     def tower(x: Array, name: str) -> Array:
-        x = norm(x) * p[f"{name}.in_gain"] + p[f"{name}.in_shift"]
+        x = norm(x) * row(f"{name}.in_gain") + row(f"{name}.in_shift")
         for layer in (1, 2, 3):
-            x = x @ p[f"{name}.w{layer}"] + p[f"{name}.b{layer}"]
+            x = x @ p[f"{name}.w{layer}"] + row(f"{name}.b{layer}")
             inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
             x = 0.5 * x * (1 + np.tanh(inner)) if layer < 3 else x
-        return norm(x) * p[f"{name}.out_gain"] + p[f"{name}.out_shift"]
+        return norm(x) * row(f"{name}.out_gain") + row(f"{name}.out_shift")
 
     q, r = tower(queries, "query"), tower(references, "reference")
-    weights = np.exp(q @ r.T / (q.shape[1] ** 0.5 * tau))
-    base = (weights / weights.sum(1, keepdims=True)) @ success
-    stats = np.array([success.mean(), success.std()])
-    inner = np.maximum(stats @ p["calibrator.w1"] + p["calibrator.b1"], 0)
-    raw = inner @ p["calibrator.w2"] + p["calibrator.b2"]
-    temperature = np.clip(np.log1p(np.exp(raw[0])), 1e-2, 10)
+    weights = np.exp(q @ np.swapaxes(r, -1, -2) / (q.shape[-1] ** 0.5 * tau))
+    base = (weights / weights.sum(-1, keepdims=True)) @ success
+    stats = np.array([[success.mean(), success.std()]])
+    inner = np.maximum(stats @ p["calibrator.w1"] + row("calibrator.b1"), 0)
+    raw = inner @ p["calibrator.w2"] + row("calibrator.b2")
+    temperature = np.clip(np.log1p(np.exp(raw[..., 0])), 1e-2, 10)
     held = np.clip(base, 1e-4, 1 - 1e-4)
-    logit = np.log(held / (1 - held)) / temperature + np.tanh(raw[1])
-    loss = np.mean(np.logaddexp(0, logit) - targets * logit)
-    return float(loss), 1 / (1 + np.exp(-logit)), base
+    logit = np.log(held / (1 - held)) / temperature + np.tanh(raw[..., 1])
+    loss = np.mean(np.logaddexp(0, logit) - targets * logit, axis=-1)
+    return loss, 1 / (1 + np.exp(-logit)), base
 
 
 def _slopes(head: TeacherHead, task: tuple[Array, ...], step: float = 1e-5) -> dict[str, Array]:
     """The gradient of the formula, number by number, from central differences."""
     p = head.arrays()
-    found = {name: np.empty_like(value) for name, value in p.items()}
+    found = {}
     for name, value in p.items():
-        for place in np.ndindex(value.shape):
-            held, ends = value[place], []
-            for sign in (1, -1):
-                value[place] = held + sign * step
-                ends.append(_formula(p, head.tau, task)[0])
-            value[place] = held
-            found[name][place] = (ends[0] - ends[1]) / (2 * step)
+        moves = step * np.eye(value.size).reshape(-1, *value.shape)  # one number each
+        up, down = (
+            _formula({**p, name: value + side}, head.tau, task)[0] for side in (moves, -moves)
+        )
+        found[name] = ((up - down) / (2 * step)).reshape(value.shape)
     return found
 
 
@@ -195,7 +198,7 @@ def test_many_queries_from_disk_use_bounded_memory(tmp_path: Path) -> None:
             return made
 
     rows = np.lib.format.open_memmap(
-        tmp_path / "rows.npy", mode="w+", dtype=np.float16, shape=(200_000, 8)
+        tmp_path / "rows.npy", mode="w+", dtype=np.float16, shape=(50_000, 8)
     )
     rows[:] = np.random.default_rng(0).normal(size=(1, 8))
     references = np.random.default_rng(1).normal(size=(256, 8))
@@ -206,9 +209,9 @@ def test_many_queries_from_disk_use_bounded_memory(tmp_path: Path) -> None:
         out = head.predict(rows, references, success)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(out) == 200_000
-    assert peak < 20e6, peak
-    assert 200_000 <= largest.size <= 2048 * 256  # not the 200,000 x 256 scores
+    assert len(out) == 50_000
+    assert peak < 5e6, peak
+    assert 200_000 <= largest.size <= 2048 * 256  # not the 50,000 x 256 scores
 
 
 def _settings(steps: int, references: int, batch: int, **more: Any) -> FitSettings:
@@ -445,12 +448,13 @@ print(head.predict(x, x[:12], y[:12]).tobytes().hex())
 """
 
 
-def test_python_hash_seed_does_not_matter() -> None:
-    outputs = set()
-    for hash_seed in ("0", "1"):
-        env = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-        run = subprocess.run(
-            [sys.executable, "-c", _SCRIPT], env=env, capture_output=True, text=True, check=True
-        )
-        outputs.add(hashlib.sha256(run.stdout.encode()).hexdigest())
-    assert len(outputs) == 1
+def test_python_hash_seed_does_not_matter(capsys: pytest.CaptureFixture[str]) -> None:
+    """Another Python's is another than this one's, which is drawn where nobody sets it."""
+    other = "1" if os.environ.get("PYTHONHASHSEED") == "0" else "0"
+    env = os.environ | {"PYTHONHASHSEED": other, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run(
+        [sys.executable, "-c", _SCRIPT], env=env, capture_output=True, text=True, check=True
+    )
+    exec(_SCRIPT, {})
+    assert len(run.stdout) > 80 * 8
+    assert capsys.readouterr().out == run.stdout

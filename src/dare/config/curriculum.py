@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -159,5 +161,10 @@ def load_preset(name: str) -> dict[str, Any]:
     """The keys of a preset that differ from the defaults."""
     if name not in preset_names():
         raise InvalidInput("preset", name, suggest(name, preset_names()))
+    return copy.deepcopy(_shipped(name))
+
+
+@functools.cache
+def _shipped(name: str) -> dict[str, Any]:
     text = resources.files("dare").joinpath("presets", f"{name}.yaml").read_text(encoding="utf-8")
     return yaml.safe_load(text) or {}

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from inspect import signature
+from inspect import Parameter, signature
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -55,7 +55,7 @@ def arguments(
     that it needs unless `some` will do. `mark` stands between the path and a name."""
     if not isinstance(values, Mapping):
         raise InvalidInput(path or "config", values, "must be a mapping of settings")
-    hints, taken = hints_of(kind), signature(kind).parameters
+    hints, taken = hints_of(kind), _parameters(kind)
     made: dict[str, Any] = {}
     for key, value in values.items():
         where = f"{path}{mark}{key}" if path else str(key)
@@ -69,6 +69,11 @@ def arguments(
 
 
 _hints = functools.cache(get_type_hints)
+
+
+@functools.cache
+def _parameters(kind: Callable[..., Any]) -> Mapping[str, Parameter]:
+    return signature(kind).parameters
 
 
 def hints_of(kind: Any) -> dict[str, Any]:

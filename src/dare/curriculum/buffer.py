@@ -115,8 +115,9 @@ class RolloutBuffer:
             "finish": batch.finish_R[keep],
             "length": batch.length_R[keep],
         }
+        bounds = batch.offsets.tolist()
         for uid, row in zip(new["uid"].tolist(), keep.tolist(), strict=True):
-            part = slice(batch.offsets[row], batch.offsets[row + 1])
+            part = slice(bounds[row], bounds[row + 1])
             # Copies: a view would hold the whole step as long as one of its rollouts.
             tokens, logprobs = batch.tokens[part], batch.logprobs[part]
             self._texts[uid] = tokens.astype(np.int32), logprobs.astype(np.float32)

@@ -72,7 +72,7 @@ def fit(
         return np.asarray((features_QF @ weight[:width] + own)[index] + covariates @ weight[width:])
 
     def log_posterior(weight: Array, own: Array, logit: Array) -> float:
-        said = float(np.sum(failures * logit - trials * np.logaddexp(0.0, logit)))
+        said = float(np.sum(failures * logit - trials * _softplus(logit)))
         held = float(penalty @ weight**2) + float(own @ own) / own_variance
         return said - 0.5 * held
 
@@ -178,7 +178,7 @@ def foretold(
     said, chances = None, list[float]()
     for place, weight in _tried(mean_Q, variance_Q, groups, shift_N, fades):
         if said is None:  # the grid is the same for all
-            said = np.exp(failures * place - trials * np.logaddexp(0.0, place))
+            said = np.exp(failures * place - trials * _softplus(place))
         chance = np.maximum((weight * said).sum(axis=1), 1e-300)
         chances.append(float(np.log(chance).sum()))
     return np.array(chances)
@@ -194,13 +194,26 @@ def _tried(
     index, trials, failures, age, _ = (part[order] for part in groups)
     starts = np.searchsorted(index, np.arange(len(mean_Q)))
     place = mean_Q[:, None] + np.sqrt(variance_Q)[:, None] * _GRID
-    logit = place[index] + shift_N[order, None]
-    said = failures[:, None] * logit - trials[:, None] * np.logaddexp(0.0, logit)
+    # A row a grid point, so that the groups of a prompt, which are added up, lie side by side.
+    said = np.repeat(place.T, np.diff(starts, append=len(index)), axis=1)
+    said += shift_N[order]
+    held = _softplus(said)
+    held *= trials
+    said *= failures
+    said -= held
     for fade in fades:
-        share = 1.0 / (1.0 + fade * trials * age)
-        weight = np.add.reduceat(share[:, None] * said, starts, axis=0) - 0.5 * _GRID**2
+        np.multiply(1.0 / (1.0 + fade * trials * age), said, out=held)
+        weight = np.add.reduceat(held, starts, axis=1).T.copy() - 0.5 * _GRID**2
         weight = np.exp(weight - weight.max(axis=1, keepdims=True))
         yield place, weight / weight.sum(axis=1, keepdims=True)
+
+
+def _softplus(values: Array) -> Array:
+    """log(1 + exp(values)); np.logaddexp says the same, to rounding, in four times the time."""
+    found = np.abs(values)
+    np.log1p(np.exp(np.negative(found, out=found), out=found), out=found)
+    found += np.maximum(values, 0.0)
+    return found
 
 
 def mixed_chance(rate_P: Array, strength_P: Array, size: int) -> Array:
