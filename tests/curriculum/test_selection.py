@@ -46,7 +46,12 @@ def sequential(weight: np.ndarray, k: int) -> dict[tuple[int, ...], float]:
 
 
 def assert_exact(draw: Callable[[], np.ndarray], weight: Any, k: int, count: int) -> None:
-    expected = sequential(np.asarray(weight, dtype=float), k)
+    assert_law(draw, sequential(np.asarray(weight, dtype=float), k), count)
+
+
+def assert_law(
+    draw: Callable[[], np.ndarray], expected: dict[tuple[int, ...], float], count: int
+) -> None:
     seen = Counter(tuple(draw().tolist()) for _ in range(count))
     assert set(seen) <= set(expected)
     # Rare outcomes are pooled, as the chi-square approximation needs.
@@ -102,7 +107,6 @@ def test_gumbel_top_k_knows_zero_weights_and_huge_ranges() -> None:
         ("softmax", 0.0, 0.0, 2),
         ("uniform", 0.0, 0.0, 3),
         ("value", 0.0, 0.0, 2),
-        ("value", 0.0, 0.3, 3),
     ],
 )
 def test_selector_draws_exactly_by_its_weights(
@@ -116,8 +120,7 @@ def test_selector_draws_exactly_by_its_weights(
     elif name == "uniform":
         weight = np.ones(5)
     elif name == "value":  # the signal is the log of the worth
-        worth = np.exp(difficulty)
-        weight = (1 - eta) * worth / worth.sum() + eta / 5
+        weight = np.exp(difficulty)
     else:
         weight = naive_weight(difficulty, kappa, eta, 8)
     tier, seen = tier_of(difficulty), np.ones(5, bool)
@@ -132,6 +135,45 @@ def test_selector_draws_exactly_by_its_weights(
     # The dense way draws by the weights above, with the race that has a test of its own.
     count = 2_000 if dense_below else 6_000
     assert_exact(lambda: selector.draw(difficulty, tier, seen, k, rng), weight, k, count)
+
+
+def dealt(worth: np.ndarray, eta: float, k: int) -> dict[tuple[int, ...], float]:
+    """Exact law of k rows dealt from two draws in turn, each row once: one by worth, one uniform.
+
+    Slot i is the uniform draw's where a whole number lies between i eta and (i + 1) eta, both
+    shifted by a number that is uniform in [0, 1): between these bounds the deal is the same.
+    """
+    bounds = sorted({0.0, 1.0, *((-slot * eta) % 1.0 for slot in range(2 * k + 1))})
+    by_worth, uniform = sequential(worth, k), sequential(np.ones(len(worth)), k)
+    chances: Counter[tuple[int, ...]] = Counter()
+    for low, high in itertools.pairwise(bounds):
+        ends = [int(slot * eta + (low + high) / 2) for slot in range(2 * k + 1)]
+        pattern = [after > before for before, after in itertools.pairwise(ends)]
+        for (best, chance), (other, as_likely) in itertools.product(
+            by_worth.items(), uniform.items()
+        ):
+            rows, piles = list[int](), (list(best), list(other))
+            for from_uniform in pattern:
+                pile = piles[from_uniform] or piles[not from_uniform]
+                if pile and (row := pile.pop(0)) not in rows:
+                    rows.append(row)
+            chances[tuple(rows[:k])] += (high - low) * chance * as_likely
+    return chances
+
+
+@pytest.mark.parametrize(("eta", "k"), [(0.3, 2), (0.3, 3), (0.5, 2)])
+def test_value_deals_from_a_draw_by_worth_and_a_uniform_one(eta: float, k: int) -> None:
+    difficulty = np.array([0.0, 0.2, 0.45, 0.7, 1.0])
+    selector = Selector(SelectionConfig(name="value", eta=eta), 8)
+    tier, seen, rng = tier_of(difficulty), np.ones(5, bool), np.random.default_rng(11)
+    law = dealt(np.exp(3 * difficulty), eta, k)
+    assert sum(law.values()) == pytest.approx(1.0)
+    assert_law(lambda: selector.draw(3 * difficulty, tier, seen, k, rng), law, 20_000)
+    worth = np.exp(3 * difficulty) / np.exp(3 * difficulty).sum()
+    first = (1 - eta) * worth + eta / 5
+    np.testing.assert_allclose(selector.probability(3 * difficulty, tier), first)
+    for row, chance in enumerate(first):  # what is told of one draw is so of the first
+        assert sum(law[order] for order in law if order[0] == row) == pytest.approx(chance)
 
 
 @pytest.mark.parametrize("dense_below", [10**6, 0], ids=["dense", "lazy"])
