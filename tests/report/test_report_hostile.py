@@ -63,7 +63,7 @@ def test_words_that_are_no_folder(word: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["when: 2020-13-45\n", "a: &a {b: *a}\n", "curriculum: &a {b: *a}\n", "[" * 5000],
+    ["when: 2020-13-45\n", "a: &a {b: *a}\n", "curriculum: &a {b: *a}\n", "[" * 200_000],
     ids=["no date", "circle", "circle of settings", "deep"],
 )
 def test_settings_that_cannot_be_read_are_named(text: str, tmp_path: Path) -> None:

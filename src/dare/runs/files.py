@@ -12,6 +12,11 @@ import yaml
 
 from dare.errors import InvalidInput, require
 
+# libyaml's are ten times faster; PyYAML can be built without.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_DEPTH = 100
+
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """A file that is complete or as it was before; its folder is made."""
@@ -70,8 +75,15 @@ def user_yaml(path: Path, field: str) -> Any:
 
 
 def load_yaml(text: str) -> Any:
-    """YAML as plain values; aliases that stand for far more than is written are a YAMLError."""
-    loader = yaml.SafeLoader(text)
+    """YAML as plain values. Lists in lists in lists, and aliases that stand for far more than is
+    written, are a YAMLError."""
+    depth = 0
+    for event in yaml.parse(text, _LOADER):  # the fast loader would end the process instead
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEPTH:
+            raise yaml.MarkedYAMLError(problem="is nested too deep", problem_mark=event.start_mark)
+    loader = _LOADER(text)
     try:
         node = loader.get_single_node()
         if node is None:
@@ -81,6 +93,11 @@ def load_yaml(text: str) -> Any:
         return loader.construct_document(node)
     finally:
         loader.dispose()
+
+
+def dump_yaml(values: Any) -> str:
+    """Plain values as YAML, in their order."""
+    return yaml.dump(values, Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
 
 
 def _size(node: yaml.Node, known: dict[int, float]) -> float:

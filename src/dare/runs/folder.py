@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 
 from dare.errors import InvalidInput, require
-from dare.runs.files import load_yaml, write_whole
+from dare.runs.files import dump_yaml, load_yaml, write_whole
 
 FILES = (
     "metrics.jsonl",
@@ -85,8 +85,7 @@ class RunFolder:
     def write_yaml(self, name: str, values: Mapping[str, Any]) -> None:
         """A mapping as a whole file: config.yaml, everything resolved, or recipe.yaml."""
         if self.writes:
-            text = yaml.safe_dump(plain(values), sort_keys=False, allow_unicode=True)
-            self._replace(name, text.encode())
+            self._replace(name, dump_yaml(plain(values)).encode())
 
     def _replace(self, name: str, content: bytes) -> None:
         """As a whole or not at all."""

@@ -37,6 +37,7 @@ class WholeCheckpoints(Trainer):
     args: DareConfig
     policy: Policy
     folder: RunFolder
+    _unwrapped: tuple[Any, Any] = (None, None)
 
     def flush(self) -> None:
         """Write what is known of the last step."""
@@ -133,8 +134,12 @@ class WholeCheckpoints(Trainer):
         return made
 
     def _bare_model(self) -> Any:
-        """The module under DDP's wrapper; fetched anew each time, since FSDP replaces it."""
-        return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        """The module under DDP's wrapper; looked for again once FSDP has replaced it."""
+        wrapped, bare = self._unwrapped
+        if wrapped is not self.model:  # the search passes through every module of the model
+            bare = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+            self._unwrapped = (self.model, bare)
+        return bare
 
     # ---- a checkpoint ----
 
