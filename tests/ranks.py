@@ -1,7 +1,8 @@
 """Programs on one or two processes that are forked off a server with the trainer imported.
 
 A new Python spends eight seconds of a core on importing torch, transformers and the trainer, which
-is more than most of these programs need. What torchrun itself does is tested where it is started.
+is more than most of these programs need. What torchrun itself does is tested where the Slurm
+script starts it, in training/test_nodes.py.
 """
 
 from __future__ import annotations
