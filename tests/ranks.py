@@ -1,7 +1,8 @@
 """Programs on one or two processes that are forked off a server with the trainer imported.
 
 A new Python spends eight seconds of a core on importing torch, transformers and the trainer, which
-is more than most of these programs need. What torchrun itself does is tested where it is started.
+is more than most of these programs need. What torchrun itself does is tested where the Slurm
+script starts it, in training/test_nodes.py.
 """
 
 from __future__ import annotations
@@ -41,20 +42,28 @@ def run(
     """A script, or -m and a module: on this machine's CPU, as torchrun starts several."""
     given = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     given |= variables or {}
-    with TemporaryDirectory() as kept, pytest.MonkeyPatch.context() as here:
-        here.setenv("OMP_NUM_THREADS", "1")  # read when the server imports torch
+    with TemporaryDirectory() as kept:
         port, ranks = _free_port(), list[BaseProcess]()
         for rank in range(processes):
             mine = given if processes == 1 else {**given, **_told(rank, processes, port)}
             place, files = str(folder or Path.cwd()), [f"{kept}/{stream}{rank}" for stream in "12"]
-            ranks.append(_SERVER.Process(target=_be, args=(words, place, mine, files)))
-            ranks[-1].start()
+            ranks.append(_started(words, place, mine, files))
         code = _ended(ranks, time.monotonic() + timeout)
         out, err = (
             "".join(path.read_text() for path in sorted(Path(kept).glob(f"{stream}*")))
             for stream in "12"
         )
         return subprocess.CompletedProcess(words, code, out, err)
+
+
+def _started(
+    words: tuple[str, ...], folder: str, variables: dict[str, str], said: list[str]
+) -> BaseProcess:
+    one = _SERVER.Process(target=_be, args=(words, folder, variables, said))
+    with pytest.MonkeyPatch.context() as here:
+        here.setenv("OMP_NUM_THREADS", "1")  # read when the server imports torch
+        one.start()
+    return one
 
 
 def _told(rank: int, processes: int, port: int) -> dict[str, str]:
@@ -80,6 +89,18 @@ def _ended(ranks: list[BaseProcess], deadline: float) -> int:
                 one.kill()
         wait([one.sentinel for one in running], 1.0)
     return next((code for one in ranks if (code := one.exitcode)), 0)
+
+
+class Started:
+    """Stands for a `subprocess.Popen` of `python SCRIPT WORDS` that is waited for."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        given = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self._one = _started(tuple(command[1:]), str(Path.cwd()), given, [])
+
+    def wait(self) -> int | None:
+        self._one.join()
+        return self._one.exitcode
 
 
 class Forked:

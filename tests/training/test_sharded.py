@@ -3,6 +3,7 @@ checkpoints. FSDP2 always, ZeRO-2 and ZeRO-3 where DeepSpeed is installed (make 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -178,9 +179,9 @@ def test_a_run_goes_on_from_several_processes_on_one_and_back(
     whole, half = alone
     two = tmp_path / "two"
     two.mkdir()
-    if kind == "ddp":
+    if kind in ("ddp", "fsdp2"):  # as the launcher tells, see below
         together = trained(two, *NEW, "--max-steps", "2", kind=kind)
-    else:  # by the launcher
+    else:
         together = trained(two, *NEW, "--max-steps", "2", *TWO, kind)
     assert verify(together / "checkpoint-2") is None
     names = {path.name for path in (together / "checkpoint-2").iterdir()}
@@ -233,21 +234,58 @@ def test_what_accelerate_tells_against_the_recipe_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.fixture
+def command_of(
+    dare: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., list[str]]:
+    """What `dare train WORDS` starts; its end is the command's own."""
+
+    def found(*words: str) -> list[str]:
+        started: list[list[str]] = []
+
+        def run(command: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+            started.append(command)
+            return subprocess.CompletedProcess(command, 3)
+
+        with monkeypatch.context() as here:
+            here.setattr(subprocess, "run", run)
+            assert dare("train", *words)[0] == 3
+        (command,) = started
+        return command
+
+    return found
+
+
 def test_a_file_of_your_own_goes_to_the_launcher(
-    dare: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command_of: Callable[..., list[str]], tmp_path: Path
 ) -> None:
-    started: list[list[str]] = []
-
-    def run(command: list[str], check: bool) -> subprocess.CompletedProcess[str]:
-        started.append(command)
-        return subprocess.CompletedProcess(command, 3)
-
-    monkeypatch.setattr(subprocess, "run", run)
     (tmp_path / "my.yaml").write_text("distributed_type: FSDP\n")
-    assert dare("train", "quickstart", "--accelerate", "my.yaml", "--max-steps", "2")[0] == 3
     module, dashed = "accelerate.commands.launch", ["--config_file", "my.yaml"]
     rest = ["-m", "dare", "train", "quickstart", "--max-steps", "2"]
-    assert started == [[sys.executable, "-m", module, *dashed, *rest]]
+    command = command_of("quickstart", "--accelerate", "my.yaml", "--max-steps", "2")
+    assert command == [sys.executable, "-m", module, *dashed, *rest]
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_the_launcher_tells_what_a_shipped_file_says(
+    kind: str, command_of: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    """The launcher itself, with a program that writes down what it is told; test_nodes.py starts
+    `dare train` by it."""
+    command = command_of("quickstart", *TWO, kind)
+    launcher, program = command[1:-4], command[-4:]
+    assert program == ["-m", "dare", "train", "quickstart"]
+    script = tmp_path / "told.py"
+    script.write_text("import json, os\njson.dump({**os.environ}, open(os.environ['RANK'], 'w'))\n")
+    done = ranks.run(*launcher, str(script), folder=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    both = [json.loads((tmp_path / rank).read_text()) for rank in "01"]
+    for rank, told in enumerate(both):
+        assert (told["LOCAL_RANK"], told["WORLD_SIZE"]) == (str(rank), "2")
+        assert LAUNCHED.get(kind, {}).items() <= told.items()
+        assert ("ACCELERATE_USE_FSDP" in told) == (kind == "fsdp2")
+    (place,) = {(told["MASTER_ADDR"], told["MASTER_PORT"]) for told in both}
+    assert place[1] != "0"
 
 
 @deepspeed
