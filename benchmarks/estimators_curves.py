@@ -75,16 +75,23 @@ def outcomes_only(rows: Array, failures: Array, group: int) -> RolloutBatch:
     )
 
 
-def predict(curves: list[Array], group: int, first: int, last: int) -> dict[str, dict[str, float]]:
-    """MAE and MSE of each estimator over passes `first` to `last`, both included."""
+def predict(
+    curves: list[Array], group: int, first: int, last: int, histories: tuple[int, ...] = (1, 2, 4)
+) -> dict[str, dict[str, float]]:
+    """MAE and MSE of each estimator over passes `first` to `last`, both included.
+
+    `histories` are the groups that each kind of previous-fr looks back on.
+    """
     count = len(curves)
-    buffers = {size: RolloutBuffer(size, 10**9) for size in (group, 2 * group, 4 * group)}
-    latest, two, four = buffers.values()
+    buffers = {
+        f"previous-fr (K = {f'{size}G' if size > 1 else 'G, the last pass'})": RolloutBuffer(
+            size * group, 10**9
+        )
+        for size in histories
+    }
     estimators: dict[str, Estimator] = {
         "uniform (0.5)": UniformEstimator(count),
-        "previous-fr (K = G, the last pass)": PreviousEstimator(count, latest),
-        "previous-fr (K = 2G)": PreviousEstimator(count, two),
-        "previous-fr (K = 4G)": PreviousEstimator(count, four),
+        **{name: PreviousEstimator(count, buffer) for name, buffer in buffers.items()},
         "posterior (MoPPS, discount 0.5)": PosteriorEstimator(count, 0.5),
         "posterior (discount 0.8)": PosteriorEstimator(count, 0.8),
         "discounted mean (0.8)": Discounted(count, 0.8),

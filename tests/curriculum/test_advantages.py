@@ -97,7 +97,7 @@ SETTINGS = st.builds(
 
 
 @given(GROUPS, SETTINGS)
-@examples(300)
+@examples(120)
 def test_advantages_are_those_of_a_loop(
     groups: list[tuple[float, list[Rollout]]], settings: AdvantageConfig
 ) -> None:
@@ -210,7 +210,7 @@ def test_equal_rewards_give_exactly_zero_without_shaping(rate: float) -> None:
     st.floats(0, 1, exclude_max=True),
     st.floats(0, 1),
 )
-@examples(300)
+@examples(120)
 def test_no_wrong_rollout_outranks_a_right_one(
     rollouts: list[Rollout], strength: float, difficulty: float
 ) -> None:
@@ -268,7 +268,8 @@ def test_thinning_leaves_the_expected_gradient_and_trains_on_less() -> None:
     """Each rollout's mean over many draws is its advantage; the share kept is |advantage|/below."""
     value = np.array([2.65, -0.378, 0.577, -1.0, 0.0, 0.6])
     size = np.sqrt(np.mean(value[value != 0] ** 2))
-    drawn = np.array([thinned(value, 0.6, np.random.default_rng(i)) for i in range(40_000)])
+    rng = np.random.default_rng(0)
+    drawn = np.array([thinned(value, 0.6, rng) for _ in range(40_000)])
     np.testing.assert_allclose(drawn.mean(axis=0), value, atol=0.02)
     kept = (drawn != 0).mean(axis=0)
     np.testing.assert_allclose(kept, np.minimum(np.abs(value) / (0.6 * size), 1), atol=0.01)

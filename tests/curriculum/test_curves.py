@@ -46,7 +46,7 @@ def test_simulated_curves_of_other_speeds_and_group_sizes():
         logit = logit + np.cumsum(rng.normal(0, speed, size=(300, 30)), axis=1)
         rate = 1 / (1 + np.exp(-logit))
         observed = list(rng.binomial(group, rate) / group)
-        table = curves.predict(observed, group, 10, 29)
+        table = curves.predict(observed, group, 10, 29, histories=(1,))
         dare, mean = table["dare"], table["discounted mean (0.8)"]
         if speed < 0.3:
             assert dare["mae"] <= 1.02 * mean["mae"]

@@ -151,7 +151,8 @@ def test_runs_and_exploration_are_those_of_a_plain_loop(seed: int) -> None:
             values = estimator.metrics()
             assert values["explore_easy"] == pytest.approx(easy)
             assert values["explore_hard"] == pytest.approx(hard)
-            new = {int(row): int(rng.choice([0, 4, 8], p=[0.4, 0.2, 0.4])) for row in rows}
+            failures = rng.choice([0, 4, 8], size=len(rows), p=[0.4, 0.2, 0.4])
+            new = dict(zip(rows.tolist(), failures.tolist(), strict=True))
             for row, failed in new.items():
                 trace[row].append(failed)
             groups += new.values()
@@ -162,14 +163,15 @@ def test_runs_and_exploration_are_those_of_a_plain_loop(seed: int) -> None:
             share = groups.count(GROUP) / len(groups)
             hard += -by if share >= 2 * target / 3 else by
             easy, hard = (min(max(p, 0.05), 0.95) for p in (easy, hard))
-        for row, failures in trace.items():
+        run = estimator.state_dict()["arrays"]["run"].tolist()
+        for row, known in trace.items():
             z = 0
-            for failed in reversed(failures):
-                if mixed(failed) or failed != failures[-1]:
+            for failed in reversed(known):
+                if mixed(failed) or failed != known[-1]:
                     break
                 z += 1
-            sign = 0 if not failures or mixed(failures[-1]) else 1 if failures[-1] == 0 else -1
-            assert estimator.state_dict()["arrays"]["run"][row] == sign * z
+            sign = 0 if not known or mixed(known[-1]) else 1 if known[-1] == 0 else -1
+            assert run[row] == sign * z
 
 
 def test_the_first_pass_meets_every_prompt_once_and_moves_nothing() -> None:

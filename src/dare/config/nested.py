@@ -92,6 +92,8 @@ def names_of(kind: Any, path: str = "") -> dict[str, Any]:
 
 def kinds_of(hint: Any) -> tuple[Any, ...]:
     """The members of a union, or the one type; beside its choices plain text says nothing."""
+    if isinstance(hint, type):
+        return (hint,)
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return tuple(kind for kind in kinds if kind is not str or not any(map(_is_enum, kinds)))
 
@@ -141,15 +143,15 @@ _WORDS = {
 
 
 def _as(kind: Any, value: Any, where: str) -> Any:
-    origin = get_origin(kind) or kind
+    if kind is int or kind is float:
+        return _number(kind, value)
     if kind is Any:
         return value
+    origin = get_origin(kind) or kind
     if origin is Literal or _is_enum(kind):
         value = "no" if value is False else value  # YAML reads a bare `no` as False
         fits = _is_enum(kind) and isinstance(value, kind)
         fits = fits or (isinstance(value, str | bool) and value in _values(kind))
-    elif kind in (int, float):
-        return _number(kind, value)
     elif origin in (list, Iterable, Sequence):
         inner = (get_args(kind) or (Any,))[0]
         if isinstance(value, list | tuple | range):

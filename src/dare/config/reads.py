@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -116,9 +117,14 @@ _OFF: dict[str, Any] = {
 
 def idle(config: Any) -> dict[str, str]:
     """The settings that do nothing in this configuration, each with what would let it act."""
+    return dict(_idle(*(attrgetter(decides.name)(config) for decides in TABLE)))
+
+
+@functools.lru_cache(maxsize=256, typed=True)
+def _idle(*values: Any) -> dict[str, str]:
+    """The same by the values of what the table names: it is asked for with every setting."""
     found: dict[str, str] = {}
-    for decides in TABLE:
-        now = attrgetter(decides.name)(config)
+    for decides, now in zip(TABLE, values, strict=True):
         acting = decides.reads.get(decides.kind(now))
         if acting is None:  # an estimator of one's own
             continue

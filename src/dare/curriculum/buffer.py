@@ -115,12 +115,13 @@ class RolloutBuffer:
             "finish": batch.finish_R[keep],
             "length": batch.length_R[keep],
         }
+        tokens = batch.tokens.astype(np.int32, copy=False)
+        logprobs = batch.logprobs.astype(np.float32, copy=False)
         bounds = batch.offsets.tolist()
         for uid, row in zip(new["uid"].tolist(), keep.tolist(), strict=True):
-            part = slice(bounds[row], bounds[row + 1])
+            begin, end = bounds[row], bounds[row + 1]
             # Copies: a view would hold the whole step as long as one of its rollouts.
-            tokens, logprobs = batch.tokens[part], batch.logprobs[part]
-            self._texts[uid] = tokens.astype(np.int32), logprobs.astype(np.float32)
+            self._texts[uid] = tokens[begin:end].copy(), logprobs[begin:end].copy()
         self._next["uid"] += count
         self._next["group"] += len(prompts)
         self._columns = {
@@ -145,10 +146,11 @@ class RolloutBuffer:
 
     def _gather(self, index: Array) -> tuple[Array, Array]:
         """Flat tokens and log-probs of these rollouts, in the order of `index`."""
-        held = [self._texts[uid] for uid in self._columns["uid"][index].tolist()]
-        tokens = np.concatenate([np.empty(0, np.int32), *(tokens for tokens, _ in held)])
-        logprobs = np.concatenate([np.empty(0, np.float32), *(logprobs for _, logprobs in held)])
-        return tokens, logprobs
+        uids = self._columns["uid"][index].tolist()
+        if not uids:
+            return np.empty(0, np.int32), np.empty(0, np.float32)
+        tokens, logprobs = zip(*map(self._texts.__getitem__, uids), strict=True)
+        return np.concatenate(tokens), np.concatenate(logprobs)
 
     def batch(self, index: Any) -> RolloutBatch:
         """These rollouts (positions in the columns) as a batch."""

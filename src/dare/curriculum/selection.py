@@ -172,7 +172,8 @@ def interleave(first: Array, second: Array, share: float, k: int, offset: float)
     short draws get their share on average.
     """
     size = min(k, len(first) + len(second))
-    from_first = np.diff(np.floor(np.arange(size + 1) * share + offset)) > 0
+    turn = np.floor(np.arange(size + 1) * share + offset)
+    from_first = turn[1:] > turn[:-1]
     # Slots that a pool cannot fill go to the other one, the last slots first.
     surplus = int(from_first.sum()) - len(first)
     if surplus > 0:

@@ -122,13 +122,16 @@ class GresoEstimator(DynamicEstimator):
         free[untried] = True
         chosen = np.empty(0, np.int64)
         while len(chosen) < size and free.any():
-            waiting = np.flatnonzero(free & ~passed)
+            waiting = (free & ~passed).nonzero()[0]
             if not len(waiting):
                 passed, turn = np.zeros(self.count, bool), rng.random(self.count)
                 passes += 1
                 continue
-            waiting = waiting[np.argsort(turn[waiting], kind="stable")]
+            waiting = waiting[turn[waiting].argsort(kind="stable")]
             taken = rng.random(len(waiting)) < chance[waiting]
+            if not taken.any():  # few are left, all of them skipped nearly always
+                passed[waiting] = True
+                continue
             end = int(np.searchsorted(np.cumsum(taken), size - len(chosen))) + 1
             passed[waiting[:end]] = True
             new = waiting[:end][taken[:end]]
