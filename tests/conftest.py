@@ -32,6 +32,23 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture
+def light_worker(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The module of that name, where a pool finds it."""
+    path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    return "light_worker"
+
+
+@pytest.fixture
+def math_pool(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The math verifier's own pool, whose start is slow; while a test lasts, a second an answer."""
+    from dare_verify.math import default
+
+    monkeypatch.setattr(default.pool, "limit_s", 1.0)
+    return default.pool
+
+
+@pytest.fixture
 def dare(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> Callable[..., tuple[int, str, str]]:

@@ -16,27 +16,16 @@ import tiny
 from dare.rewards import math_reward
 from dare.runs.checkpoint import checkpoints
 from dare.training.unscored import TooManyUnscored, UnscoredWindow
-from dare_verify.math import MathVerifier
-
-
-def workers() -> list[int]:
-    """Processes of math workers that belong to this test process."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            command = (folder / "cmdline").read_bytes()
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if b"dare_verify.math.worker" in command and parent == os.getpid():
-                found.append(int(folder.name))
-    return found
+from dare_verify.math import MathVerifier, WorkerPool
 
 
 class Flaky:
-    """The lottery's verdict through real math workers, some of which hang or crash."""
+    """The lottery's verdict through workers, some of which hang or crash."""
 
-    def __init__(self, hang: float, crash: float, kill_at: int | None = None) -> None:
-        self.verifier = MathVerifier()
-        self.verifier.pool.limit_s = 0.5
+    def __init__(
+        self, pool: WorkerPool, hang: float, crash: float, kill_at: int | None = None
+    ) -> None:
+        self.verifier = MathVerifier(pool)
         self._shares, self._kill_at, self.calls = (hang, crash), kill_at, 0
         self.none: list[list[bool]] = []
 
@@ -53,7 +42,7 @@ class Flaky:
             "hang" if lots[row] < hang else "crash" if lots[row] < hang + crash else None
         )
         if self.calls == self._kill_at:
-            found = workers()
+            found = self.verifier.pool.pids()
             assert found
             for process in found:
                 with contextlib.suppress(ProcessLookupError):
@@ -87,8 +76,11 @@ def watch(trainer: Any) -> list[tuple[Any, Any, Any]]:
     return seen
 
 
-def test_time_outs_and_crashes_leave_no_gradient_and_no_evidence(tmp_path: Path) -> None:
-    reward = Flaky(0.10, 0.05)
+def test_time_outs_and_crashes_leave_no_gradient_and_no_evidence(
+    tmp_path: Path, math_pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(math_pool, "limit_s", 0.5)
+    reward = Flaky(math_pool, 0.10, 0.05)
     trainer = tiny.trainer(tmp_path, reward=reward, max_steps=3, rollout_budget=64)
     seen = watch(trainer)
     trainer._start = lambda found: None  # started above, with the watch in place
@@ -115,10 +107,12 @@ def test_time_outs_and_crashes_leave_no_gradient_and_no_evidence(tmp_path: Path)
     assert len(trainer.curriculum.buffer) == scored.sum()
 
 
-def test_a_killed_pool_costs_at_most_the_rows_in_flight(tmp_path: Path) -> None:
-    reward = Flaky(0.0, 0.0, kill_at=1)
-    trainer = tiny.trainer(tmp_path, reward=reward, max_steps=3)
-    trainer.train()
+def test_a_killed_pool_costs_at_most_the_rows_in_flight(tmp_path: Path, light_worker: str) -> None:
+    with WorkerPool(light_worker) as pool:
+        reward = Flaky(pool, 0.0, 0.0, kill_at=1)
+        trainer = tiny.trainer(tmp_path, reward=reward, max_steps=3)
+        trainer.train()
+        assert pool.counts["restarts"] >= 1
     records = tiny.lines(tmp_path / "metrics.jsonl")
     assert [record["step"] for record in records] == [0, 1, 2]
     assert records[-1]["unscored"] == 0

@@ -10,7 +10,7 @@ from dare_verify.pool import Handler, serve
 WARM = (
     (r"\int_0^1 x\,dx", r"\frac{1}{2}"),
     (r"\gcd(m,n) + \frac{a}{b}", r"\gcd(m,n) + \frac{a}{b} + 1"),
-    (r"\sum_{k=1}^{n} k^2 = \sqrt{2}", r"\sum_{k=1}^{n} k = \sqrt{2}"),
+    (r"\sum_{k=1}^{n} k = \sqrt{2}", r"\sum_{k=1}^{n} k + 1 = \sqrt{2}"),
     (r"(2n-1)!!", r"\lim_{x \to 0} \sin(x)"),
     (r"n(n-1)! + \ln \sin n", r"n! + \ln \sin n"),  # Bernoulli numbers and constants
     (r"\text{cis}(60^\circ)", r"\operatorname{cis} 60^\circ"),

@@ -37,11 +37,8 @@ def as_ordinary_user(command: list[str]) -> list[str]:
     return [*words, str(RUNNER.parent), *drop, *command]
 
 
-Started = dict[tuple[str, bool], subprocess.Popen[str] | str]
-
-
-def start(sandbox: str, ordinary: bool) -> subprocess.Popen[str] | str:
-    """Run the corpus in a process of its own; or why not."""
+def corpus(sandbox: str, ordinary: bool) -> list[str] | str:
+    """The command that runs the corpus; or why there is none."""
     fault = probe()[sandbox]
     if fault is not None:
         return f"{sandbox}: {fault}"
@@ -53,18 +50,31 @@ def start(sandbox: str, ordinary: bool) -> subprocess.Popen[str] | str:
         ready = subprocess.run([*command[:-2], "-c", "import dare"], capture_output=True)
         if ready.returncode:
             return f"another user cannot run Python here: {ready.stderr.decode()[-200:]}"
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+    return command
+
+
+Started = dict[tuple[str, bool], subprocess.Popen[str] | str]
 
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Started]:
-    """All back-ends and users at once: most of the corpus waits for a limit."""
-    runs = {
-        (sandbox, ordinary): start(sandbox, ordinary)
-        for sandbox in SANDBOXES
-        for ordinary in (False, True)
-    }
+    """All back-ends and users at once: most of the corpus waits for a limit.
+
+    What a function answers is the judge's affair and not the user's: on each back-end one of the
+    two users does without those programs, on bwrap this one and on landlock the ordinary one.
+    """
+    pipe, runs = subprocess.PIPE, Started()
+    for sandbox, without in zip(SANDBOXES, (False, True), strict=True):
+        commands = {ordinary: corpus(sandbox, ordinary) for ordinary in (False, True)}
+        both = not any(isinstance(command, str) for command in commands.values())
+        for ordinary, command in commands.items():
+            if isinstance(command, str):
+                runs[sandbox, ordinary] = command
+                continue
+            words = ["hostile_function"] if both and ordinary is without else []
+            runs[sandbox, ordinary] = subprocess.Popen(
+                [*command, *words], stdout=pipe, stderr=pipe, text=True
+            )
     yield runs
     for run in runs.values():
         if not isinstance(run, str):

@@ -69,6 +69,7 @@ def test_hostile_answers_do_not_start(verifier: MathVerifier) -> None:
     assert all(found[row] for row in range(1000) if row not in places)
 
 
+@pytest.mark.usefixtures("math_pool")
 @pytest.mark.parametrize("kind", ["hang", "spin"])
 def test_those_that_do_start_are_killed(
     verifier: MathVerifier, kind: str, monkeypatch: pytest.MonkeyPatch

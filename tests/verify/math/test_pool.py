@@ -10,7 +10,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,12 +20,7 @@ from dare_verify.pool import Account, Worker, _Task
 
 PAIR = {"gold": r"2\sqrt{2}", "answer": r"\sqrt{8}"}
 WRONG = {"gold": r"2\sqrt{2}", "answer": r"\sqrt{7}"}
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool("dare_verify.math.worker", workers=2, limit_s=1.0) as started:
-        yield started
+LIGHT = WorkerPool("light_worker")  # each process that imports this file has its own
 
 
 def statuses(pool: WorkerPool, *items: dict[str, str]) -> list[str]:
@@ -48,44 +42,24 @@ def gone(pids: list[int], within_s: float = 5.0) -> bool:
     return not any(map(running, pids))
 
 
-def test_each_failure_has_its_name(pool: WorkerPool) -> None:
+def test_each_failure_has_its_name(math_pool: WorkerPool) -> None:
     faults = ["hang", "crash", "memory", "spin"]
     items = [PAIR, *({**PAIR, "fault": fault} for fault in faults), WRONG]
-    assert statuses(pool, *items) == ["ok", "timeout", "crashed", "memory", "timeout", "ok"]
-    assert statuses(pool, {"answer": "1"}) == ["error"]  # no gold in the request
-    assert [reply.value for reply in pool.run([PAIR, WRONG])] == [True, False]
-
-
-BUSY = """
-import time
-from dare_verify.pool_server import serve
-
-
-def handle(request):
-    end = time.process_time() + request.get("spin", 0.0)
-    while time.process_time() < end:
-        pass
-    time.sleep(request.get("sleep", 0.0))
-    return True
-
-
-if __name__ == "__main__":
-    serve(lambda: handle)
-"""
+    assert statuses(math_pool, *items) == ["ok", "timeout", "crashed", "memory", "timeout", "ok"]
+    assert statuses(math_pool, {"answer": "1"}) == ["error"]  # no gold in the request
+    assert [reply.value for reply in math_pool.run([PAIR, WRONG])] == [True, False]
 
 
 def test_a_busy_machine_gives_the_verdicts_of_an_idle_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_busy_core: None
+    light_worker: str, one_busy_core: None
 ) -> None:
     """On a core with four others an item takes five times as long, and has its limit all the same:
     0.3 s of work or sleep are within 0.6 s whatever the clock says; a minute of either is not."""
-    (tmp_path / "busy_worker.py").write_text(BUSY)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    with WorkerPool("busy_worker", workers=4, limit_s=0.6) as busy:
+    with WorkerPool(light_worker, workers=4, limit_s=0.6) as busy:
         for how in ("spin", "sleep"):  # two at a time: four that are late would share less
-            assert statuses(busy, {how: 0.3}, {how: 60.0}) == ["ok", "timeout"]
+            assert statuses(busy, PAIR | {how: 0.3}, PAIR | {how: 60.0}) == ["ok", "timeout"]
         # Where many are late, each has a quarter.
-        many = [{"spin": 0.02}, *[{"spin": 0.4}] * 8]
+        many = [PAIR | {"spin": 0.02}, *[PAIR | {"spin": 0.4}] * 8]
         found = statuses(busy, *many)
         assert found[0] == "ok"
         assert found.count("timeout") >= 4
@@ -108,11 +82,9 @@ def test_a_host_that_keeps_the_processors_does_not_make_an_item_late() -> None:
 
 
 def test_an_answer_that_is_there_counts_however_late_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    light_worker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pool's own process may wait for a core: meanwhile a worker answers and falls asleep."""
-    (tmp_path / "busy_worker.py").write_text(BUSY)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     measure = _Task.measure
 
     def held_up(task: _Task, now: float, stolen_s: float, limit_s: float) -> None:
@@ -120,19 +92,18 @@ def test_an_answer_that_is_there_counts_however_late_it_is_read(
         measure(task, time.monotonic(), task.stolen_s, limit_s)
 
     monkeypatch.setattr(_Task, "measure", held_up)
-    with WorkerPool("busy_worker", workers=1, limit_s=0.5) as busy:
-        assert statuses(busy, {"sleep": 0.2}) == ["ok"]
+    with WorkerPool(light_worker, workers=1, limit_s=0.5) as busy:
+        assert statuses(busy, PAIR | {"sleep": 0.2}) == ["ok"]
 
 
-def test_workers_are_recycled() -> None:
-    with WorkerPool("dare_verify.math.worker", workers=1, recycle=5) as small:
+def test_workers_are_recycled(light_worker: str) -> None:
+    with WorkerPool(light_worker, workers=1, recycle=5) as small:
         assert statuses(small, *[PAIR] * 20) == ["ok"] * 20
         assert small.counts["forked"] == 4
 
 
 @pytest.mark.parametrize("victims", ["workers", "server", "all"])
-def test_a_killed_pool_recovers(pool: WorkerPool, victims: str) -> None:
-    pool.run([PAIR, PAIR])
+def test_a_killed_pool_recovers(light_worker: str, victims: str) -> None:
     killed: list[int] = []
 
     def kill() -> None:
@@ -142,19 +113,26 @@ def test_a_killed_pool_recovers(pool: WorkerPool, victims: str) -> None:
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    replies = pool.run([PAIR, WRONG] * 200)
-    killer.join()
-    assert killed
+    with WorkerPool(light_worker, workers=2) as pool:
+        pool.run([PAIR, PAIR])
+        forked = pool.counts["forked"]
+        killer = threading.Thread(target=kill)
+        killer.start()
+        replies = pool.run([PAIR | {"sleep": 0.005}, WRONG] * 200)  # half a second at least
+        killer.join()
+        assert killed
+        assert pool.counts["forked"] > forked
     assert [reply.value for reply in replies] == [True, False] * 200
 
 
-def test_many_threads_share_it(pool: WorkerPool) -> None:
+def test_many_threads_share_it(math_pool: WorkerPool) -> None:
+    def ask(_: int) -> list[bool]:
+        return [reply.value for reply in math_pool.run([PAIR, WRONG])]
+
     with ThreadPoolExecutor(12) as threads:
-        found = list(threads.map(lambda _: [r.value for r in pool.run([PAIR, WRONG])], range(24)))
+        found = list(threads.map(ask, range(24)))
     assert found == [[True, False]] * 24
-    assert len(pool.pids()) <= 1 + pool.workers + pool.spare
+    assert len(math_pool.pids()) <= 1 + math_pool.workers + math_pool.spare
 
 
 def test_coroutines_wait_for_it() -> None:
@@ -167,29 +145,35 @@ def test_coroutines_wait_for_it() -> None:
     assert asyncio.run(main()) == [True, False] * 4
 
 
-def ask_in_child(queue: "multiprocessing.SimpleQueue[bool | None]") -> None:
-    queue.put(verify(r"\boxed{\sqrt{8}}", r"2\sqrt{2}"))
+def ask_in_child(queue: "multiprocessing.SimpleQueue[list[str]]", path: str) -> None:
+    os.environ["PYTHONPATH"] = path  # the fork server may be older than it
+    queue.put(statuses(LIGHT, PAIR))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_child_processes_have_their_own(method: str) -> None:
-    assert verify(r"\boxed{\sqrt{8}}", r"2\sqrt{2}") is True  # the parent's pool is up
-    context = multiprocessing.get_context(method)
-    queue = context.SimpleQueue()
-    child = context.Process(target=ask_in_child, args=(queue,))
-    child.start()
-    child.join(60)
-    assert child.exitcode == 0
-    assert queue.get() is True
-    queue.close()
-    assert verify(r"\boxed{\sqrt{8}}", r"2\sqrt{2}") is True  # and still is
+def test_child_processes_have_their_own(light_worker: str, method: str) -> None:
+    with LIGHT:
+        assert statuses(LIGHT, PAIR) == ["ok"]  # the parent's pool is up
+        pids = LIGHT.pids()
+        context = multiprocessing.get_context(method)
+        queue = context.SimpleQueue()
+        child = context.Process(target=ask_in_child, args=(queue, os.environ["PYTHONPATH"]))
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0
+        assert queue.get() == ["ok"]
+        queue.close()
+        assert statuses(LIGHT, PAIR) == ["ok"]  # and still is
+        assert LIGHT.pids() == pids
 
 
 SCRIPT = textwrap.dedent(
     r"""
     import os, sys
-    from dare_verify.math import default, verify
+    from dare_verify.math import WorkerPool, default, verify
+    if sys.argv[2:]:
+        default.pool = WorkerPool(sys.argv[2])
     print(verify(r"\boxed{\sqrt{8}}", r"2\sqrt{2}"), *default.pool.pids(), flush=True)
     if sys.argv[1] == "die":
         os.kill(os.getpid(), 9)
@@ -197,14 +181,15 @@ SCRIPT = textwrap.dedent(
 )
 
 
-@pytest.mark.parametrize("end", ["exit", "die"])
-def test_nothing_outlives_a_plain_script(tmp_path: Path, end: str) -> None:
+@pytest.mark.parametrize(("end", "worker"), [("exit", []), ("die", ["light_worker"])])
+@pytest.mark.usefixtures("light_worker")
+def test_nothing_outlives_a_plain_script(tmp_path: Path, end: str, worker: list[str]) -> None:
     """No `if __name__ == "__main__"`, and a hostile file next to the script."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     (tmp_path / "sympy.py").write_text("raise SystemExit('the wrong sympy')")
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(script), end],
+        [sys.executable, "-W", "error", str(script), end, *worker],
         cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.stderr == ""
@@ -216,11 +201,13 @@ def test_nothing_outlives_a_plain_script(tmp_path: Path, end: str) -> None:
 
 
 @pytest.mark.parametrize("closed", [(0,), (0, 1, 2)])
+@pytest.mark.usefixtures("light_worker")
 def test_closed_standard_files(tmp_path: Path, closed: tuple[int, ...]) -> None:
     """The sockets then have the numbers of the standard files."""
     code = (
         f"import os\nfor fd in {closed}: os.close(fd)\n"
-        "from dare_verify.math import verify\n"
+        "from dare_verify.math import WorkerPool, default, verify\n"
+        "default.pool = WorkerPool('light_worker')\n"
         "found = verify(r'\\boxed{\\sqrt{8}}', r'2\\sqrt{2}')\n"
         f"open({str(tmp_path / 'found')!r}, 'w').write(str(found))\n"
     )
@@ -243,8 +230,8 @@ def test_a_parent_killed_while_it_starts_leaves_nothing() -> None:
     assert gone([int(done.stdout)], within_s=1.0)
 
 
-def test_closing_ends_everything() -> None:
-    pool = WorkerPool("dare_verify.math.worker", workers=2)
+def test_closing_ends_everything(light_worker: str) -> None:
+    pool = WorkerPool(light_worker, workers=2)
     pool.run([PAIR, PAIR])
     pids = pool.pids()
     before = len(os.listdir("/proc/self/fd"))

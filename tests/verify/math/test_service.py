@@ -1,7 +1,6 @@
 """Unscored is never wrong: injected failures, bad golds, the log and the counts."""
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -9,15 +8,9 @@ from dare.errors import InvalidInput
 from dare_verify.math import MathVerifier, WorkerPool, check_golds, verify
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool("dare_verify.math.worker", limit_s=1.0) as started:
-        yield started
-
-
 @pytest.fixture
-def verifier(pool: WorkerPool) -> MathVerifier:
-    return MathVerifier(pool)
+def verifier(math_pool: WorkerPool) -> MathVerifier:
+    return MathVerifier(math_pool)
 
 
 def rows(count: int) -> tuple[list[str], list[str], list[bool]]:
