@@ -131,12 +131,12 @@ python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 		{ echo "error: Python 3.11 or newer is needed, '$(PYTHON)' is $(or $(VERSION),not a working Python); try 'make PYTHON=python3.12 ...'" >&2; exit 1; }
 
+# Python compiles what it imports; compiling all that is installed takes a minute more.
 $(STAMP): pyproject.toml constraints.txt | python
 	@$(RUN) -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(VERSION)")' 2>/dev/null || \
 		$(PYTHON) -m venv --clear $(VENV)
 	@echo "Installing into $(VENV) (the first time takes a few minutes) ..."
 	@$(RUN) -m pip install -qq --disable-pip-version-check --no-compile -c constraints.txt -e '.[$(EXTRAS)]'
-	@$(RUN) -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true  # as pip does, but on all cores
 	@rm -f -- $(VENV)/.installed-*
 	@touch $@
 

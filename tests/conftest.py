@@ -17,7 +17,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("any load", deadline=None)
 settings.load_profile("any load")
 
-_LONGEST = ("test_sharded.py", "test_processes.py", "test_company.py", "test_nodes.py")
+_LONGEST = {  # half a minute or more
+    *("test_sharded.py", "test_processes.py", "test_company.py", "test_nodes.py", "test_resume.py"),
+    *("test_gradient.py", "test_rewards.py", "test_package.py", "test_report_page.py"),
+    *("test_selection.py", "test_study.py", "test_programs.py", "test_code_corpus.py"),
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
