@@ -1,7 +1,7 @@
-"""GSM8K with LoRA on one GPU with 24 GB, in Python; the recipe qwen2.5-1.5b-gsm8k-lora is the same.
+"""GSM8K with LoRA on a GPU with 24 GB, in Python; the recipe qwen2.5-1.5b-gsm8k-lora evaluates too.
 
     python examples/gsm8k_lora.py --model Qwen/Qwen2.5-1.5B-Instruct --data openai/gsm8k
-    python examples/gsm8k_lora.py --preset grpo        # the baseline
+    python examples/gsm8k_lora.py --preset grpo --out runs/gsm8k-lora-grpo    # the baseline
 
 `dare plan qwen2.5-1.5b-gsm8k-lora --gpu 24GB` says whether it fits. It has not been trained to the
 end with this version.
