@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from worlds import batch, examples
 
 from dare import InvalidInput, RolloutBatch
 from dare.curriculum import Conditioning, Finish
-from dare.curriculum.arrays import keyed_rng
 
 ROLLOUT = st.tuples(
     st.integers(0, 9),
@@ -134,10 +132,3 @@ def test_bad_columns_are_named_shown_and_explained(field: str, value: Any, shown
 def test_nothing_to_concatenate_is_refused() -> None:
     with pytest.raises(InvalidInput, match="at least one batch"):
         RolloutBatch.concatenate([])
-
-
-@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**40 + 5])
-@pytest.mark.parametrize("step", [0, 3, 2**33])
-def test_draws_are_keyed_as_numpy_reads_a_list_of_numbers(seed: int, step: int) -> None:
-    plain = np.random.PCG64([seed, step, zlib.crc32(b"draw")])
-    assert keyed_rng(seed, step, "draw").bit_generator.state == plain.state

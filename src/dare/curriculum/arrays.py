@@ -12,8 +12,6 @@ from dare.errors import InvalidInput
 
 Array = NDArray[Any]
 
-_WORD = 2**32 - 1
-
 
 def to_numpy(values: Any, dtype: DTypeLike, field: str) -> Array:
     """NumPy array from lists, arrays or torch tensors (any device, also bfloat16), without torch.
@@ -41,10 +39,7 @@ def keyed_rng(seed: int, step: int, purpose: str) -> np.random.Generator:
 
     No running generator exists, so a resumed run and any number of processes draw the same.
     """
-    key: Any = [seed, step, zlib.crc32(purpose.encode())]
-    if 0 <= seed <= _WORD and 0 <= step <= _WORD:  # what NumPy makes of such a list, in less time
-        key = np.array(key, np.uint32)
-    return np.random.Generator(np.random.PCG64(key))
+    return np.random.Generator(np.random.PCG64([seed, step, zlib.crc32(purpose.encode())]))
 
 
 def offsets_of(lengths: Array) -> Array:
