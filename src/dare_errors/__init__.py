@@ -45,7 +45,9 @@ def _shown(value: object) -> str:
     nested = isinstance(value, (dict, list, tuple, set))
     try:
         shown = reprlib.repr(value) if nested and not _short(value) else repr(value)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too: it would end a run as if it were done
         shown = f"<{type(value).__name__}, {type(error).__name__} when shown>"
     shown = " ".join(shown.splitlines())  # tables and tensors have several
     return shown if len(shown) <= 120 else shown[:117] + "..."

@@ -118,6 +118,22 @@ class Hostile:
     __float__ = __len__ = __iter__ = __repr__ = _refuse
 
 
+class Leaving:
+    """Ends the program where it is read."""
+
+    def _leave(self) -> Any:
+        raise SystemExit(0)
+
+    __float__ = __len__ = __iter__ = __repr__ = _leave
+
+
+class Lying(list[float]):
+    """Has fewer values than it says."""
+
+    def __iter__(self) -> Any:
+        return iter([1.0])
+
+
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
@@ -135,6 +151,13 @@ class Hostile:
         ("numbers as words", lambda count: ["1.0"] * count),
         ("one long string", lambda count: "1" * count),
         ("lists", lambda count: [[1.0]] * count),
+        ("nothing in order", lambda count: set(range(count))),
+        ("bytes", lambda count: bytearray(count)),
+        ("a number as bytes", lambda count: [bytearray(b"1")] * count),
+        ("complex numbers", lambda count: np.ones(count) + 1j),
+        ("an end of the program inside", lambda count: [Leaving()] * count),
+        ("an end of the program", lambda count: Leaving()),
+        ("fewer than it says", lambda count: Lying([1.0] * count)),
         ("a mapping", lambda count: dict.fromkeys(range(count), 1.0)),
     ],
 )
@@ -143,7 +166,28 @@ def test_what_is_no_reward_is_refused(name: str, answer: Any, tmp_path: Path) ->
         return answer(len(completions))
 
     error = refused("reward function grader", tmp_path, train=True, reward=grader)
-    assert error.fix
+    assert __file__ in error.fix
+
+
+def test_a_value_that_is_none_is_named_by_its_row_of_the_data(tmp_path: Path) -> None:
+    """Not by its place among what the step has drawn, nor among the prompts that repeats left."""
+    rows = tiny.problems(0.5, each=12)
+    rows = [*rows[:3], *rows[:3], *rows[3:]]
+
+    def grader(prompts: list[str], **_: Any) -> list[float]:
+        return [float("nan") if prompt == "0+9=" else 1.0 for prompt in prompts]
+
+    error = refused(
+        "reward function grader",
+        tmp_path,
+        train=True,
+        reward=grader,
+        data=rows,
+        preset="grpo",
+        rollout_budget=128,
+        per_device_train_batch_size=128,
+    )
+    assert "(row 12 of the data)" in error.field
 
 
 @pytest.mark.parametrize("kind", [np.array, torch.tensor, tuple, lambda v: [bool(x) for x in v]])

@@ -13,6 +13,7 @@ import tiny
 from dare import InvalidInput
 from dare.config import CurriculumConfig
 from dare.curriculum import Estimator, Outcome, RolloutBuffer
+from dare.policy.generate import Generated
 
 HERE = __name__
 
@@ -101,3 +102,85 @@ class TooFew(Estimator):
 def test_what_is_no_failure_rate_is_refused(name: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=rf"{name}: difficulty.*{said}"):
         made(tmp_path, name).train()
+
+
+class Raising(Estimator):
+    """Leaves the program in the first step."""
+
+    def refresh(self, step: int, rng: np.random.Generator) -> int:
+        raise SystemExit(0)
+
+
+class Worded(Estimator):
+    """Says how hard prompts are in words."""
+
+    def difficulty(self) -> Any:
+        return "hard"
+
+
+class Other(Estimator):
+    """Has a constructor that nobody calls so."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Raising", rf"estimator Raising = SystemExit\(0\): was raised in {__file__}, line"),
+        ("Worded", "must be 12 failure rates"),
+        ("Other", r"takes \(count\), or \(count, buffer, config\)"),
+    ],
+)
+def test_one_that_fails_is_named(name: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        made(tmp_path, name).train()
+
+
+class Sampler:
+    """A generator of one's own that answers `made`."""
+
+    made: Any = None
+
+    def __init__(self, policy: Any) -> None: ...
+
+    def generate(self, request: Any, sampling: Any) -> Any:
+        return self.made(len(request.prompt_R))
+
+    def sync(self) -> None: ...
+
+    release = close = sync
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda count: None,
+        lambda count: Generated.of([np.array([3])] * (count - 1), [True] * (count - 1)),
+        lambda count: Generated.of([np.array([10**6])] * count, [True] * count),
+        lambda count: Generated.of([np.array([-1])] * count, [True] * count),
+        lambda count: Generated.of([np.array([3.5])] * count, [True] * count),
+        lambda count: Generated.of([np.array([3] * 500)] * count, [True] * count),
+        lambda count: 1 / 0,
+    ],
+)
+def test_a_generator_that_fails_or_answers_nonsense_is_named(
+    answer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sampler, "made", staticmethod(answer))
+    with pytest.raises(InvalidInput, match="generator Sampler"):
+        tiny.trainer(tmp_path, generator=f"{HERE}:Sampler").train()
+
+
+@pytest.mark.parametrize("source", ["raise RuntimeError('no')", "import sys; sys.exit(0)", "def :"])
+@pytest.mark.parametrize("part", ["reward", "generator", "estimator"])
+def test_a_module_that_fails_where_it_is_imported_is_told_of(
+    part: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_module.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "failing_module:Thing"
+    changes = {"curriculum": {"estimator.name": name}} if part == "estimator" else {part: name}
+    with pytest.raises(InvalidInput, match=r"cannot be imported \(.*failing_module.py.*line 1"):
+        tiny.trainer(tmp_path / "run", **changes)

@@ -7,7 +7,10 @@ import copy
 import functools
 import logging
 import os
+import signal
+import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ import tiny
 from dare import InvalidInput
 from dare.rewards import math_reward
 from dare.rewards.calling import Rewards
+from dare.runs.checkpoint import verify
 
 PRESETS = ["dare", "grpo", "paper", "paper-release", "dapo", "dots", "edco", "greso", "mopps"]
 PRESETS += ["llm-judge", "current-fr", "previous-fr", "grpo+snis+selection"]
@@ -408,28 +412,68 @@ def test_a_reward_that_appends_to_messages_changes_nothing(tmp_path: Path) -> No
     assert all(len(line["prompt"]) == 1 for line in tiny.lines(tmp_path / "samples.jsonl"))
 
 
+def meddle(model: Any, state: Any) -> None:
+    model.eval()
+    model.requires_grad_(False)
+    model(torch.tensor([[3]])).logits.requires_grad_().sum().backward()
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    state.max_steps, state.global_step = 1, 7
+    state.log_history.clear()
+    torch.set_grad_enabled(False)
+    torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    torch.use_deterministic_algorithms(True)
+    np.seterr(all="raise")
+    warnings.simplefilter("error")
+    logging.disable(logging.CRITICAL)
+    sys.setrecursionlimit(200)
+    sys.stdout = sys.stderr = None  # type: ignore[assignment]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    os.chdir("/")
+
+
 def test_a_function_cannot_leave_the_policy_or_the_process_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    weights = []
+    for name, meddles in (("plain", False), ("run", True)):
+        model, there = tiny.policy(), []
+
+        def meddling(completions: list[str], trainer_state: Any, **_: Any) -> list[float | None]:
+            values = first(completions)
+            there.append((model.training, torch.is_grad_enabled(), sys.stdout, sys.stderr))  # noqa: B023
+            there[-1] += tuple(map(signal.getsignal, (signal.SIGINT, signal.SIGTERM)))  # noqa: B023
+            there[-1] += (logging.root.manager.disable, sys.getrecursionlimit(), os.getcwd())  # noqa: B023
+            there[-1] += (torch.get_default_dtype(), torch.get_default_device())  # noqa: B023
+            there[-1] += (torch.is_autocast_enabled("cpu"), str(np.geterr()))  # noqa: B023
+            if meddles:  # noqa: B023
+                meddle(model, trainer_state)  # noqa: B023
+            return values
+
+        trainer = tiny.trainer(name, reward=meddling, model=model, max_steps=3)
+        trainer.train()
+        weights.append(torch.cat([one.detach().flatten() for one in model.parameters()]))
+        assert len({one[1:] for one in there}) == 1
+        assert len(tiny.lines(tmp_path / name / "metrics.jsonl")) == 3
+    assert torch.equal(*weights)
+
+
+def test_a_function_that_writes_to_the_weights_ends_the_run(tmp_path: Path) -> None:
     model = tiny.policy()
 
-    def meddling(completions: list[str], **_: Any) -> list[float | None]:
-        model.eval()
-        torch.set_grad_enabled(False)
-        os.chdir("/")
+    def writing(completions: list[str], trainer_state: Any, **_: Any) -> list[float | None]:
+        if trainer_state.global_step:
+            model.load_state_dict({name: 0 * one for name, one in model.state_dict().items()})
         return first(completions)
 
-    trainer = tiny.trainer("run", reward=meddling, model=model, max_steps=2)
-    modes = []
-    inner = trainer.compute_loss
-    trainer.compute_loss = lambda net, *rest, **more: (  # type: ignore[method-assign]
-        modes.append((net.training, torch.is_grad_enabled())) or inner(net, *rest, **more)
-    )
-    trainer.train()
-    assert set(modes) == {(True, True)}
-    assert Path.cwd() == tmp_path
-    assert len(tiny.lines(tmp_path / "run" / "metrics.jsonl")) == 2
+    settings = {"reward": writing, "model": model, "save_strategy": "steps", "save_steps": 1}
+    with pytest.raises(InvalidInput, match="reward_funcs = 'writing': wrote to the weights"):
+        tiny.trainer(tmp_path, max_steps=3, **settings).train()
+    assert verify(tmp_path / "checkpoint-1") is None
 
 
 def test_leaving_the_program_is_an_error_and_not_the_end_of_the_run(tmp_path: Path) -> None:

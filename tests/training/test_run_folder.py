@@ -322,3 +322,9 @@ def test_a_child_does_not_keep_the_lock_of_a_parent_that_is_gone(tmp_path: Path)
     finally:
         os.killpg(other.pid, signal.SIGKILL)
         other.stdout.close()
+
+
+def test_what_ends_a_run_is_heard_of_whatever_its_class(tmp_path: Path) -> None:
+    """An OSError too: the lock's own are another matter."""
+    with pytest.raises(TimeoutError), sole(tmp_path / "run"):
+        raise TimeoutError

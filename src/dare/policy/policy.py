@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dare.config.named import imported
-from dare.errors import InvalidInput, require
+from dare.errors import InvalidInput, first_line, require
 from dare.policy.embed import embed_prompts, prompt_states
 from dare.policy.generate import Generated, GenerationRequest, Generator, TransformersGenerator
 from dare.policy.model import ReferencePolicy, context_of, end_ids
@@ -64,6 +64,7 @@ class Policy:
         self.tokenizer, self.precision = tokenizer, precision
         self.pad_id, self.ends = int(tokenizer.pad_token_id), end_ids(model, tokenizer)
         self.context = context_of(model)
+        self.words = int(model.config.get_text_config().vocab_size)
         self.generation_rows, self.batch_tokens = generation_rows, batch_tokens
         self.progress = progress
         self._whole = WholeModel(model) if sharded else None
@@ -111,7 +112,21 @@ class Policy:
 
     def generate(self, request: GenerationRequest, sampling: Sampling) -> Generated:
         """One response for each rollout of the request, from the policy as it is now."""
-        return self.generator.generate(request, sampling)
+        made = self.generator.generate(request, sampling)
+        name = type(self.generator).__name__
+        count = len(request.prompt_R)
+        fix = f"must give tokens and an end for each of {count} rollouts, as Generated has it"
+        given = getattr(made, "tokens", ()), getattr(made, "finish_R", ())
+        require([len(one) for one in given] == [count, count], f"generator {name}", made, fix)
+        for place, tokens in enumerate(made.tokens):
+            whole = np.asarray(tokens)
+            most = int(request.max_tokens_R[place])
+            fits = whole.ndim == 1 and len(whole) <= most and whole.dtype.kind in "iu"
+            fits = fits and bool(((whole >= 0) & (whole < self.words)).all())
+            fix = f"must be at most {most} ids of tokens below {self.words}"
+            require(fits, f"generator {name}, rollout {place}", tokens, fix)
+        arrays = [np.asarray(one) for one in made.tokens]
+        return Generated(arrays, np.asarray(made.finish_R), made.logprobs)
 
     def room(self, prompt: IntArray) -> int:
         """Tokens that a response to this prompt may have before the context is full."""
@@ -243,7 +258,14 @@ def build_generator(
     if ":" not in choice:
         fix = "choose 'transformers', 'vllm', or a class of your own as module:Class"
         raise InvalidInput("generator", choice, fix)
-    return _checked(imported("generator", choice)(policy), choice)
+    kind = imported("generator", choice)
+    try:
+        return _checked(kind(policy), choice)
+    except InvalidInput:
+        raise
+    except Exception as error:  # of its constructor
+        fix = f"cannot be made from a policy ({type(error).__name__}: {first_line(error)})"
+        raise InvalidInput("generator", choice, fix) from error
 
 
 def _checked(made: Any, name: str) -> Generator:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
-from dare.errors import InvalidInput
+from dare.config.named import imported
 from dare_verify.math import check_golds, default, golds_of, reward
 from dare_verify.math.extract import boxed_answer, marked_answer
 
@@ -87,10 +86,8 @@ def reward_named(name: Any, field: str = "reward") -> Callable[..., Sequence[flo
     """A shipped reward by name, or `module:function` of your own."""
     if callable(name):
         return name
-    module, _, function = REWARDS.get(str(name), str(name)).partition(":")
-    try:
-        found: Callable[..., Sequence[float | None]] = getattr(import_module(module), function)
-        return found
-    except (ImportError, AttributeError, ValueError) as error:
-        fix = f"use one of {', '.join(REWARDS)}, or 'module:function' ({error})"
-        raise InvalidInput(field, name, fix) from None
+    shipped = f"use one of {', '.join(REWARDS)}, or "
+    found: Callable[..., Sequence[float | None]] = imported(
+        field, REWARDS.get(str(name), str(name)), "module:function", shipped
+    )
+    return found

@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 from dare.errors import InvalidInput, require
 
 _LOG = logging.getLogger(__name__)
+_TEXTS = (str, bytes, bytearray, memoryview)  # float() reads a number from some of them
 _LARGEST = 1e30  # rewards are kept in float32, and squared for a deviation
 
 RewardFunction = Callable[..., Sequence[float | None] | Awaitable[Sequence[float | None]]]
@@ -79,6 +80,11 @@ class Rewards:
         require(proper, "reward_weights", weights, "must be finite, and not all 0")
         self.rule, self._state = success, state
 
+    @property
+    def names(self) -> str:
+        """Those of the functions."""
+        return ", ".join(self._functions)
+
     def check_columns(self, columns: Sequence[str]) -> None:
         """Refuse a function that needs a column that is not there, before anything is generated."""
         known = {"prompts", "completions", "completion_ids", "rewards", *columns}
@@ -130,8 +136,9 @@ class Rewards:
         completions: Sequence[Any],
         completion_ids: Sequence[Any],
         columns: dict[str, list[Any]],
+        rows: Sequence[int] | None = None,
     ) -> Scored:
-        """The reward of each rollout, and what came of it."""
+        """The reward of each rollout, and what came of it; `rows` are those of the data set."""
         given = {
             **columns,  # first: a column of the data with one of these names must not win
             "prompts": prompts,
@@ -145,8 +152,11 @@ class Rewards:
             for name, function in self._functions.items():
                 answers[name] = _begin(name, function, given, tools)
             for name, answer in answers.items():
-                found = _result(name, self._functions[name], answer)
-                scored.by_function[name] = _values(f"reward function {name}", found, completions)
+                function, field = self._functions[name], f"reward function {name}"
+                with _blaming(name, function):
+                    found = _result(answer)
+                    values = _values(field, function, found, len(completions), rows)
+                scored.by_function[name] = values
         finally:
             for answer in answers.values():  # of use only where another function has failed
                 if isinstance(answer, _Pending):
@@ -154,9 +164,11 @@ class Rewards:
         self._add_up(scored, columns, len(completions))
         if callable(self.rule):
             with_rewards = {**given, "rewards": scored.reward}
-            told = _begin("success_threshold", self.rule, with_rewards, tools)
-            told = _result("success_threshold", self.rule, told)
-            scored.success = _values("success_threshold", told, completions, most=1.0)
+            name, rule = "success_threshold", self.rule
+            told = _begin(name, rule, with_rewards, tools)
+            with _blaming(name, rule):
+                told = _result(told)
+                scored.success = _values(name, rule, told, len(completions), rows, most=1.0)
         return scored
 
     def _tools(self, scored: Scored, count: int) -> dict[str, Any]:
@@ -225,9 +237,8 @@ def _begin(name: str, function: Any, given: dict[str, Any], tools: dict[str, Any
         return _Pending(answer) if inspect.isawaitable(answer) else answer
 
 
-def _result(name: str, function: Any, answer: Any) -> Any:
-    with _blaming(name, function):
-        return answer.future.result() if isinstance(answer, _Pending) else answer
+def _result(answer: Any) -> Any:
+    return answer.future.result() if isinstance(answer, _Pending) else answer
 
 
 @contextmanager
@@ -252,27 +263,37 @@ def _raised(name: str, function: Any, error: BaseException) -> InvalidInput:
     return InvalidInput(f"reward function {name}", error, fix)
 
 
-def _values(field: str, answer: Any, rollouts: Sequence[Any], most: float | None = None) -> Values:
-    """The answer as numbers and None; refused unless there is one a rollout."""
+def _values(
+    field: str,
+    function: Any,
+    answer: Any,
+    count: int,
+    rows: Sequence[int] | None,
+    most: float | None = None,
+) -> Values:
+    """The answer as numbers and None; refused unless there is one a rollout, in their order."""
     listed: list[Any] | None = None
     shown = answer
     try:
-        if not isinstance(answer, (str, bytes, Mapping)):
+        if not isinstance(answer, (*_TEXTS, Mapping, Set)):
             shown = len(answer)
-            listed = list(answer) if shown == len(rollouts) else None
+            listed = list(answer) if shown == count else None
     except Exception:  # of whatever class: it is no list
         shown = answer
-    if listed is None:
-        fix = f"must return a list with one reward for each of {len(rollouts)} rollouts"
-        raise InvalidInput(field, shown, fix)
+    if listed is None or len(listed) != count:
+        fix = f"must return a list with one reward for each of {count} rollouts"
+        raise InvalidInput(field, shown, f"{fix}{_defined(function)}")
     values: Values = []
     for place, value in enumerate(listed):
         number = None if value is None else _number(value)
         wrong = value is not None and number is None
         if wrong or (number is not None and most is not None and not 0 <= number <= most):
             rng = "a finite number" if most is None else "in [0, 1]"
+            row = "" if rows is None else f" (row {rows[place]} of the data)"
             fix = f"must be {rng}, or None where there is nothing to say of the rollout"
-            raise InvalidInput(f"{field}, rollout {place}", value, fix)
+            raise InvalidInput(
+                f"{field}, rollout {place}{row}", value, f"{fix}{_defined(function)}"
+            )
         values.append(number)
     return values
 
@@ -280,10 +301,19 @@ def _values(field: str, answer: Any, rollouts: Sequence[Any], most: float | None
 def _number(value: Any) -> float | None:
     """The value as a finite number, None where it is none."""
     try:
-        number = math.nan if isinstance(value, (str, bytes)) else float(value)
+        # numpy and torch would drop the imaginary part
+        none = isinstance(value, _TEXTS) or "complex" in str(getattr(value, "dtype", ""))
+        number = math.nan if none else float(value)
     except Exception:  # objects of users raise what they like
         return None
     return number if abs(number) < _LARGEST else None
+
+
+def _defined(function: Any) -> str:
+    """Where the function is written, as far as it is known."""
+    inner = _inner(function)
+    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
+    return "" if code is None else f"; see {code.co_filename}, line {code.co_firstlineno}"
 
 
 def _judges(function: Any, columns: Mapping[str, Sequence[Any]], row: int) -> bool:

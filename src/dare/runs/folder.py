@@ -192,13 +192,17 @@ def _lock(folder: Path, field: str, stack: contextlib.ExitStack) -> str | None:
             file.close()
             return _lock(folder, field, stack)
     stack.callback(file.close)
-    stack.enter_context(contextlib.suppress(OSError))
-    stack.callback(path.unlink, missing_ok=True)
+    stack.callback(_unlink, path)
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()} since {since} ({sys.argv[0]})\n")
     file.flush()
     return None
+
+
+def _unlink(path: Path) -> None:
+    with contextlib.suppress(OSError):  # around this alone: what ends a run must be heard of
+        path.unlink(missing_ok=True)
 
 
 def _step_of(line: bytes) -> int | None:

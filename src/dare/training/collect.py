@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from dare.curriculum.arrays import Array
 from dare.curriculum.buffer import ScoreRequest
@@ -26,25 +23,13 @@ from dare.runs.folder import plain
 from dare.training.company import Company, packed, unpacked
 from dare.training.phases import Phases
 from dare.training.prompts import PromptStore
+from dare.training.undisturbed import undisturbed
 from dare_decoder import Sampling
 from dare_decoder.batching import IntArray
 
 _LOG = logging.getLogger(__name__)
 
 _OF_ENGINE = ("drawn", "sampled")
-
-
-@contextmanager
-def _undisturbed(model: Any) -> Iterator[None]:
-    """What a user's function does to the process and to the policy's mode is undone."""
-    folder, training, gradients = os.getcwd(), model.training, torch.is_grad_enabled()
-    try:
-        yield
-    finally:
-        os.chdir(folder)
-        torch.set_grad_enabled(gradients)
-        if model.training != training:
-            model.train(training)
 
 
 @dataclass
@@ -302,8 +287,9 @@ class Collector:
             for prompt, text in zip(prompts, texts, strict=True)
         ]
         columns = store.columns(rows.tolist())
-        with _undisturbed(self.policy.module):
-            return self._rewards(prompts, completions, [t.tolist() for t in tokens], columns)
+        given, ids = store.table.dataset_row_P[rows].tolist(), [t.tolist() for t in tokens]
+        with undisturbed(self.policy.module, self._rewards.names):
+            return self._rewards(prompts, completions, ids, columns, given)
 
     def believed(self, reward: Values, success: Values) -> Values:
         """Successes of the rollouts of all processes, or none at all.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import platform
@@ -23,6 +24,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
+from dare.config.named import raised_by
 from dare.curriculum import Curriculum, Services, TrainBatch
 from dare.curriculum.estimators import estimator_class
 from dare.curriculum.landscape import landscape_record
@@ -114,7 +116,7 @@ class DareTrainer(WholeCheckpoints):
             batch_tokens=args.score_batch_tokens,
         )
         self.rewards = Rewards(
-            functions, args.reward_weights, args.success_rule, state=lambda: self.state
+            functions, args.reward_weights, args.success_rule, state=self._shown_state
         )
         context = context_of(model)
 
@@ -200,6 +202,12 @@ class DareTrainer(WholeCheckpoints):
         self.stopped_by = self.resumed_at = 0
         """The signal that ended the last call of `train` before its last step; 0 without one."""
         self.add_callback(StepEnd(self.finish_update, begin=self._begin))
+
+    def _shown_state(self) -> Any:
+        """What rewards see of the state: a copy, since the loop goes by the state itself."""
+        state = copy.copy(self.state)
+        state.log_history = [dict(line) for line in self.state.log_history]
+        return state
 
     def _evaluation_stores(self, dataset: Any) -> Any:
         """A store, or one by name of a dictionary of data sets."""
@@ -289,7 +297,8 @@ class DareTrainer(WholeCheckpoints):
                     raise
                 except torch.OutOfMemoryError as error:
                     raise self._phases.out_of_memory(error, self.args, self.kept()) from error
-                except Exception:
+                except (Exception, SystemExit) as error:
+                    self._blame_own(error)
                     with nullcontext() if self._begun else self.args.refusals():
                         raise
                 finally:
@@ -306,6 +315,17 @@ class DareTrainer(WholeCheckpoints):
         if prints and done and self.is_world_process_zero():
             print(f"done; dare report {run} shows the run")
         return result
+
+    def _blame_own(self, error: BaseException) -> None:
+        """What an own estimator or generator, which the settings name, has raised, in a line."""
+        for field, own in (
+            ("estimator", self._live().estimator),
+            ("generator", self.policy.generator),
+        ):
+            where = raised_by(type(own), error)
+            if where is not None:
+                name = f"{field} {type(own).__name__}"
+                raise InvalidInput(name, error, f"{where}; {self.kept()}") from error
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Trainer's, with a line for what it cannot build."""

@@ -136,7 +136,10 @@ class Estimator:
 
 def check_rates(values: Any, count: int, field: str) -> Array:
     """An array of `count` failure rates, or an error."""
-    rates = np.asarray(values, dtype=np.float64)
+    try:
+        rates = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(field, values, f"must be {count} failure rates") from error
     require(rates.shape == (count,), field, rates.shape, f"must be {count} failure rates")
     wrong = ~((rates >= 0) & (rates <= 1))
     if wrong.any():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dare.config import CurriculumConfig
-from dare.config.named import imported
+from dare.config.named import imported, raised_by
 from dare.curriculum.arrays import Array
 from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators.base import Estimator, Measure, Wanted
@@ -25,7 +25,7 @@ from dare.curriculum.estimators.baselines import (
 from dare.curriculum.estimators.dare import LiveEstimator
 from dare.curriculum.estimators.dynamic import DynamicEstimator, GresoEstimator
 from dare.curriculum.estimators.paper import PaperEstimator
-from dare.errors import require
+from dare.errors import InvalidInput, require
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,13 @@ def build_estimator(
     # One of your own: the buffer and all settings, where it has a constructor for them.
     plain = kind.__init__ is Estimator.__init__
     own = arguments.get(name, lambda: () if plain else (buffer, config))
-    estimator: Estimator = kind(count, *own())
+    try:
+        estimator: Estimator = kind(count, *own())
+    except InvalidInput:
+        raise
+    except Exception as error:  # of the constructor of an own one
+        where = raised_by(kind, error) or "takes (count), or (count, buffer, config)"
+        raise InvalidInput(f"estimator {name}", error, where) from error
     estimator.probe_group = config.medium.group_size
     return estimator
 
