@@ -112,21 +112,9 @@ class Policy:
 
     def generate(self, request: GenerationRequest, sampling: Sampling) -> Generated:
         """One response for each rollout of the request, from the policy as it is now."""
-        made = self.generator.generate(request, sampling)
-        name = type(self.generator).__name__
-        count = len(request.prompt_R)
-        fix = f"must give tokens and an end for each of {count} rollouts, as Generated has it"
-        given = getattr(made, "tokens", ()), getattr(made, "finish_R", ())
-        require([len(one) for one in given] == [count, count], f"generator {name}", made, fix)
-        for place, tokens in enumerate(made.tokens):
-            whole = np.asarray(tokens)
-            most = int(request.max_tokens_R[place])
-            fits = whole.ndim == 1 and len(whole) <= most and whole.dtype.kind in "iu"
-            fits = fits and bool(((whole >= 0) & (whole < self.words)).all())
-            fix = f"must be at most {most} ids of tokens below {self.words}"
-            require(fits, f"generator {name}, rollout {place}", tokens, fix)
-        arrays = [np.asarray(one) for one in made.tokens]
-        return Generated(arrays, np.asarray(made.finish_R), made.logprobs)
+        return _fitting(
+            self.generator, self.generator.generate(request, sampling), request, self.words
+        )
 
     def room(self, prompt: IntArray) -> int:
         """Tokens that a response to this prompt may have before the context is full."""
@@ -266,6 +254,21 @@ def build_generator(
     except Exception as error:  # of its constructor
         fix = f"cannot be made from a policy ({type(error).__name__}: {first_line(error)})"
         raise InvalidInput("generator", choice, fix) from error
+
+
+def _fitting(generator: Generator, made: Any, request: GenerationRequest, words: int) -> Generated:
+    """What a generator has made, as arrays; refused unless it is what was asked for."""
+    name, count = f"generator {type(generator).__name__}", len(request.prompt_R)
+    given = getattr(made, "tokens", ()), getattr(made, "finish_R", ())
+    fix = f"must give tokens and an end for each of {count} rollouts, as Generated has it"
+    require([len(one) for one in given] == [count, count], name, made, fix)
+    arrays = [np.asarray(one) for one in made.tokens]
+    for place, (tokens, most) in enumerate(zip(arrays, request.max_tokens_R, strict=True)):
+        fits = tokens.ndim == 1 and len(tokens) <= most and tokens.dtype.kind in "iu"
+        fits = fits and bool(((tokens >= 0) & (tokens < words)).all())
+        fix = f"must be at most {most} ids of tokens below {words}"
+        require(fits, f"{name}, rollout {place}", tokens, fix)
+    return Generated(arrays, np.asarray(made.finish_R), made.logprobs)
 
 
 def _checked(made: Any, name: str) -> Generator:
