@@ -182,6 +182,41 @@ def test_bad_words_are_named(run: Path, words: list[str], message: str) -> None:
     assert message in str(error.value)
 
 
+ODD: dict[str, list[Any]] = {
+    "texts": ["[/x]"],
+    "lists": [["x"]],
+    "nothing": [None],
+    "below nothing": [-5.0],
+    "no number": [float("nan")],
+    "bytes": [b"\xff"],
+}
+
+
+@pytest.mark.parametrize("name", ["id", "difficulty", "tier", "visits", "last_step"])
+@pytest.mark.parametrize("odd", [*ODD, "gone", "twice"])
+def test_a_table_of_another_kind_is_one_line(name: str, odd: str, run: Path) -> None:
+    if (name, odd) in (("id", "texts"), ("id", "below nothing"), ("id", "no number")):
+        return  # a name may be any text or number
+    held = pyarrow.table(columns())
+    own = held[name]
+    if odd != "twice":
+        held = held.drop_columns([name])
+    if odd != "gone":
+        held = held.append_column(name, pyarrow.array(ODD[odd] * COUNT) if odd in ODD else own)
+    pyarrow.parquet.write_table(held, run / "difficulty.parquet")
+    with pytest.raises(InvalidInput, match=r"is not a difficulty table|no complete"):
+        call(str(run))
+
+
+@pytest.mark.parametrize(
+    "held",
+    [{"id": ["a"]}, {"prompt": ["a"]}, {"id": [["a"]], "prompt": ["x"]}],
+)
+def test_texts_of_prompts_that_are_damaged_are_left_out(held: dict[str, Any], run: Path) -> None:
+    RunFolder(run).write_table(held, "prompts.parquet")
+    assert "0000000000" in call(str(run))
+
+
 def test_a_wrong_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="is no folder"):
         call(str(tmp_path / "nothing"))

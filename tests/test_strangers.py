@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -59,6 +60,19 @@ def test_levels_are_shown_and_not_obeyed(command: str, run: Path, call: Call) ->
     assert "[/b]␛[31m[bold]" in shown.replace("\n", "")
 
 
+def test_errors_show_names_and_do_not_obey_them(run: Path, tmp_path: Path, call: Call) -> None:
+    theirs = Path(shutil.copytree(run, tmp_path / "theirs"))
+    line = json.loads((theirs / "metrics.jsonl").read_text().splitlines()[0])
+    line["seconds"] = {f"{HOSTILE}\n\u202e": "x"}
+    (theirs / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    code, _, errors = call("compare", str(theirs))
+    assert code == 2
+    assert "[/b]␛[31m[bold]" in errors
+    assert "⟨U+202E⟩" in errors
+    assert "\x1b" not in errors
+    assert errors.count("\n") == 1
+
+
 def test_a_dry_run_shows_prompts_as_they_are(tmp_path: Path, call: Call) -> None:
     rows = [{"prompt": f"{k} [/x]\x1b[2J", "answer": "1", "level": "[/red]"} for k in range(16)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -80,6 +94,9 @@ def test_aliases_may_not_stand_for_more_than_is_written(run: Path, call: Call) -
         load_yaml(BOMB)
     with pytest.raises(yaml.YAMLError, match="aliases"):
         load_yaml("a: &a [*a]\n")
+    chain = "".join(f"a{k}: &a{k} [*a{k - 1}]\n" for k in range(1, 3000))
+    with pytest.raises(yaml.YAMLError):
+        load_yaml(f"a0: &a0 [x]\n{chain}")
     assert load_yaml("a: &a [1, 2]\nb: *a\n<<: {c: 3}\n") == {"a": [1, 2], "b": [1, 2], "c": 3}
     assert load_yaml("") is None
     kept = (run / "config.yaml").read_text()

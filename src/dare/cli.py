@@ -23,6 +23,7 @@ from dare.commands.study import study
 from dare.commands.teacher import teacher
 from dare.commands.train import train
 from dare.errors import InvalidInput
+from dare.text import legible
 
 ABOUT = """\
 Difficulty-adaptive reinforcement learning from verifiable rewards.
@@ -94,7 +95,9 @@ def main() -> None:
         from rich.console import Console
 
         console = Console(stderr=True, highlight=False)
-        console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+        # One line, whatever names and texts of strangers it quotes.
+        line = " ".join(legible(f"error: {error}").splitlines())
+        console.print(line, style="red", markup=False, soft_wrap=True)
         sys.exit(2)
 
 

@@ -85,6 +85,12 @@ def test_names_survive_a_second_scoring(tmp_path: Path) -> None:
     assert again["pass_at_k"] is None
 
 
+WHOLE: dict[str, Any] = {
+    **{"benchmark": "b", "id": "a", "level": None, "subject": None, "prompt": "p", "gold": "1"},
+    **{"responses": ["x"], "scores": [1.0], "tokens": [1], "finish": ["stop"]},
+}
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -98,6 +104,14 @@ def test_names_survive_a_second_scoring(tmp_path: Path) -> None:
                 **{"tokens": [1], "finish": ["stop"]},
             }
         ).encode(),
+        b"[" * 100_000,
+        *(
+            json.dumps({**WHOLE, name: value}).encode()
+            for name, value in [
+                *(("benchmark", ["b"]), ("id", ["a"]), ("level", {}), ("prompt", None)),
+                *(("scores", [float("nan")]), ("scores", [10**400]), ("tokens", [float("inf")])),
+            ]
+        ),
     ],
 )
 def test_lines_that_are_no_records_are_named(tmp_path: Path, line: bytes) -> None:

@@ -383,6 +383,8 @@ DAMAGES: list[tuple[str, Any]] = [
     ("metrics.jsonl", lambda text: ""),
     ("config.yaml", lambda text: "training: ["),
     ("config.yaml", lambda text: "[]"),
+    ("config.yaml", lambda text: "training: 3"),
+    ("config.yaml", lambda text: "training: {1: 2, seed: 0}\ncurriculum: {1: 2, a: 3}"),
     ("config.yaml", lambda text: "training: {preset: 4, seed: x}"),
     ("config.yaml", lambda text: "training: {preset: grpo}"),
     ("estimation.json", lambda text: '{"mae": "x"}'),

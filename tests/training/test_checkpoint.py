@@ -115,10 +115,17 @@ def test_a_truncated_manifest_is_noticed(share: float, tmp_path: Path) -> None:
 
 def test_passing_over_is_said_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = sealed(tmp_path, 1)
+    (folder / "\x1b[2J").write_text("of a stranger")
+    folder.rename(tmp_path / "staged")
+    seal(tmp_path / "staged", folder)
+    (folder / "\x1b[2J").unlink()
+    assert newest(tmp_path) is None
+    (folder / "\x1b[2J").write_text("of a stranger")
     (folder / "model.safetensors").write_bytes(b"other")
     assert newest(tmp_path) is None
     said = capsys.readouterr()
     assert "checkpoint-1" in said.out + said.err
+    assert "\x1b" not in said.out + said.err
     assert "model.safetensors is damaged" in said.out + said.err
 
 
@@ -138,6 +145,7 @@ def test_checkpoints_are_ordered_by_step_and_stages_are_none(tmp_path: Path) -> 
     (tmp_path / ".stage-11" / "checkpoint-11").mkdir(parents=True)
     (tmp_path / "checkpoint-best").mkdir()
     (tmp_path / "checkpoint-12").write_text("a file")
+    (tmp_path / f"checkpoint-{'9' * 240}").mkdir()  # no name is left to set it aside under
     assert [path.name for path in checkpoints(tmp_path)] == [
         "checkpoint-10",
         "checkpoint-9",
@@ -217,6 +225,19 @@ def test_where_all_are_damaged_nothing_is_begun_anew(
     with pytest.raises(InvalidInput, match="has no usable checkpoint"):
         tiny.trainer(tmp_path, max_steps=2).train(resume_from_checkpoint=True)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt"])
+def test_a_manifest_that_never_knew_the_optimiser_is_refused(
+    name: str, trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    last = tmp_path / "checkpoint-2"
+    (last / name).unlink()
+    last.rename(tmp_path / "staged")
+    seal(tmp_path / "staged", last)
+    with pytest.raises(InvalidInput, match=f"has no {name}"):
+        tiny.trainer(tmp_path, max_steps=3).train(resume_from_checkpoint=True)
 
 
 # --- what a trainer writes ------------------------------------------------------------------------

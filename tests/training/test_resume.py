@@ -582,10 +582,16 @@ def test_tied_weights_are_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_resumed_run_that_samples_otherwise_says_so(tmp_path: Path, caplog: Any) -> None:
     saved: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1}
     tiny.trainer(tmp_path, max_steps=1, temperature=0.6, **saved).train()
-    for now, told in ((0.6, 0), (0.7, 1)):
+    for now, epsilon, told in ((0.6, None, 0), (0.7, 0.3, 2)):
         caplog.clear()
-        again = tiny.trainer(tmp_path, max_steps=2 + told, temperature=now, **saved)
+        again = tiny.trainer(
+            tmp_path, max_steps=2 + told, temperature=now, epsilon_high=epsilon, **saved
+        )
         again.train(resume_from_checkpoint=True)
-        said = [line.getMessage() for line in caplog.records if "temperature" in line.getMessage()]
-        assert len(said) == told
-    assert said == ["temperature: the run had 0.6 so far and goes on with 0.7; set 0.6 to keep it"]
+        said = [line.getMessage() for line in caplog.records if "so far" in line.getMessage()]
+        assert len(said) == told, said
+    assert "temperature: the run had 0.6 so far and goes on with 0.7; set 0.6 to keep it" in said
+    caplog.clear()
+    (tmp_path / "config.yaml").write_text("training: [")
+    tiny.trainer(tmp_path, max_steps=5, **saved).train(resume_from_checkpoint=True)
+    assert "whether settings have changed cannot be told" in caplog.text

@@ -209,9 +209,46 @@ def test_rewinding_drops_junk_and_keeps_what_comes_after_it(junk, place, tmp_pat
     assert "metrics.jsonl: 1 lines are no records" in capsys.readouterr().out
 
 
+CHANGES: dict[str, Any] = {
+    "gone": lambda path, lines: path.unlink(),
+    "empty": lambda path, lines: path.write_bytes(b""),
+    "first line lost": lambda path, lines: path.write_bytes(b"".join(lines[1:])),
+    "one lost": lambda path, lines: path.write_bytes(b"".join([lines[0], *lines[2:]])),
+    "last ones lost": lambda path, lines: path.write_bytes(lines[0]),
+    "cut": lambda path, lines: path.write_bytes(b"".join(lines)[:-9]),
+    "twice": lambda path, lines: path.write_bytes(b"".join([lines[0], *lines])),
+    "reversed": lambda path, lines: path.write_bytes(b"".join(lines[::-1])),
+    "a digit": lambda path, lines: path.write_bytes(b"".join(lines).replace(b"0.5", b"0.6", 1)),
+    "a link to nothing": lambda path, lines: (path.unlink(), path.symlink_to("../theirs")),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_log_that_lost_or_changed_lines_is_told_of(change, tmp_path, capsys) -> None:
+    folder = RunFolder(tmp_path / "run")
+    for name in FILES:
+        for step in range(4):
+            folder.append(name, {"step": step, "value": 0.5})
+    marks = folder.marks()
+    for name in FILES:  # what comes after the checkpoint is no difference
+        folder.append(name, {"step": 4, "value": 0.5})
+    folder.rewind(4, marks)
+    folder.append_evaluation({"step": 4})
+    folder.rewind(4, marks)
+    assert capsys.readouterr().out == ""
+    path = folder.path / "selections.jsonl"
+    CHANGES[change](path, path.read_bytes().splitlines(keepends=True))
+    folder.rewind(4, marks)
+    assert "selections.jsonl at step 4: lines before" in capsys.readouterr().out
+    folder.append("selections.jsonl", {"step": 4})
+    assert not (tmp_path / "theirs").exists()
+
+
 @pytest.mark.parametrize("name", FILES)
-def test_a_log_that_is_a_folder_is_one_line(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).mkdir()
+@pytest.mark.parametrize("kind", ["folder", "device"])
+def test_a_log_that_is_no_file_is_one_line(name: str, kind: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.mkdir() if kind == "folder" else path.symlink_to("/dev/null")
     with pytest.raises(InvalidInput, match=f"{name} cannot be written"):
         RunFolder(tmp_path).rewind(3)
 
@@ -262,6 +299,17 @@ def test_a_full_disk_is_one_line_that_says_how_to_go_on(name, tmp_path, monkeypa
     assert "--resume" in caught.value.fix
 
 
+@pytest.mark.parametrize("damage", ["steps: [", "", "[]", "a: 1", "gone"])
+def test_a_finished_run_whose_settings_are_damaged_is_not_begun_over(damage, tmp_path) -> None:
+    RunFolder(tmp_path).append("metrics.jsonl", {"step": 2})
+    if damage != "gone":
+        (tmp_path / "config.yaml").write_text(damage)
+    trainer = tiny.trainer(tmp_path, max_steps=3)
+    with pytest.raises(InvalidInput, match="or files too damaged to tell"):
+        trainer.train()
+    assert tiny.lines(tmp_path / "metrics.jsonl") == [{"step": 2}]
+
+
 # --- one run a folder -----------------------------------------------------------------------------
 
 HOLD = """
@@ -288,6 +336,30 @@ def test_a_second_run_is_told_who_is_there_and_a_killed_one_is_not(tmp_path: Pat
             other.kill()
     tiny.trainer(tmp_path, max_steps=1).train()
     assert not (tmp_path / ".lock").exists()
+
+
+def test_an_error_of_the_run_goes_through_the_lock(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), sole(tmp_path):
+        raise FileNotFoundError("of a reward function, say")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_lock_that_is_a_link_leaves_alone_what_it_points_at(there, tmp_path: Path) -> None:
+    if there:
+        (tmp_path / "mine").write_text("precious")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(InvalidInput, match="cannot be written to"), sole(tmp_path / "run"):
+        pass
+    assert (tmp_path / "mine").exists() == there
+    assert not there or (tmp_path / "mine").read_text() == "precious"
+
+
+def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch) -> None:
+    """Its checkpoints would not be seen, and a run begun over them."""
+    monkeypatch.setattr("os.access", lambda path, mode: not mode & os.R_OK)
+    with pytest.raises(InvalidInput, match="or to list"):
+        tiny.trainer(tmp_path)
 
 
 def test_another_thread_is_refused_and_the_same_one_is_not(tmp_path: Path) -> None:

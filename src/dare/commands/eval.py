@@ -95,7 +95,11 @@ def compare(
     found = compared(load_named(runs), k)
     tables, text = tables_of(found), encoder.dumps(found, indent=1)
     if out is not None:
-        write_whole(Path(out), text + "\n" if out.endswith(".json") else page_of(tables))
+        try:
+            write_whole(Path(out), text + "\n" if out.endswith(".json") else page_of(tables))
+        except OSError as error:
+            fix = f"cannot be written ({error.strerror})"
+            raise InvalidInput("--out", out, fix) from None
     if json:
         typer.echo(text)
     else:

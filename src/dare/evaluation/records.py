@@ -66,7 +66,7 @@ class RecordFile:
             for number, line in enumerate(lines, 1):
                 try:
                     record = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     record = None
                 if not _is_record(record):
                     start = line[:80].decode("utf-8", "backslashreplace")
@@ -82,12 +82,20 @@ def _is_record(value: Any) -> bool:
         return False
     size = len(value["scores"]) if isinstance(value["scores"], list) else -1
     lists = [value[name] for name in (*_LISTS, *(_MORE & value.keys()))]
+    named = all(isinstance(value[name], str) for name in ("benchmark", "id", "prompt"))
+    plain = (str, int, float, type(None))
     return (
-        all(isinstance(one, list) and len(one) == size for one in lists)
+        named
+        and all(isinstance(value[name], plain) for name in ("level", "subject"))
+        and all(isinstance(one, list) and len(one) == size for one in lists)
         and all(isinstance(text, str) for text in value["responses"])
-        and all(one is None or isinstance(one, (int, float)) for one in value["scores"])
-        and all(one is None or isinstance(one, (int, float)) for one in value["tokens"])
+        and all(one is None or _is_number(one) for one in value["scores"] + value["tokens"])
     )
+
+
+def _is_number(value: Any) -> bool:
+    """One to count with: no NaN, and none beyond all measure."""
+    return isinstance(value, (int, float)) and abs(value) <= 2**53
 
 
 def read_records(folder: str | Path) -> list[Record]:
@@ -166,7 +174,7 @@ def _checked(folder: Path, wanted: Mapping[str, Any]) -> dict[str, str]:
         raise InvalidInput("--out", str(folder), fix)
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         before = None
     data = before.get("data") if isinstance(before, dict) else None
     if not isinstance(before, dict) or not isinstance(data, dict):

@@ -8,7 +8,6 @@ OUT/eval.md         the same as tables
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from inspect import signature
@@ -23,7 +22,7 @@ from dare.evaluation.responses import restate
 from dare.evaluation.sources import Source
 from dare.rewards.builtin import reward_named
 from dare.rewards.calling import RewardFunction, Rewards
-from dare.runs.files import write_json, write_whole
+from dare.runs.files import read_json, write_json, write_whole
 
 Progress = Callable[[str, int, int], None]
 """Called with a benchmark's name, its problems done and all of its problems."""
@@ -94,14 +93,17 @@ def write_figures(
     from dare import __version__
 
     path = folder / FIGURES
-    before: dict[str, Any] = {}
+    before: Any = {}
     # Only notes on benchmarks of earlier calls are taken from it: a damaged one is no loss.
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        before = json.loads(path.read_text(encoding="utf-8"))["benchmarks"]
+    with suppress(InvalidInput, TypeError, KeyError):
+        before = read_json(path)["benchmarks"]
+    before = before if isinstance(before, dict) else {}
     found: dict[str, Any] = {}
     for name, records in by_benchmark(RecordFile(folder).read()).items():
         kept = [r for r in records if name not in chosen or r["id"] in chosen[name]]
-        earlier = {key: before.get(name, {}).get(key) for key in ("form", "expected", "missing")}
+        note = before.get(name)
+        note = note if isinstance(note, dict) else {}
+        earlier = {key: note.get(key) for key in ("form", "expected", "missing")}
         if kept:
             found[name] = {**(notes.get(name) or earlier), **summarise(kept)}
     scored = [one["accuracy"] for one in found.values() if one["accuracy"] is not None]

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from dare.errors import InvalidInput
 from dare.state import sync
+from dare.text import legible
 
 MANIFEST = "manifest.json"
-_NAME = re.compile(r"checkpoint-(\d+)")
+_NAME = re.compile(r"checkpoint-([0-9]{1,15})")
 
 
 def seal(staged: Path, final: Path) -> None:
@@ -70,7 +71,7 @@ def newest(run: Path) -> Path | None:
         reason = verify(path)
         if reason is None:
             return path
-        print(f"passing over {path}: {reason}")
+        print(legible(f"passing over {path}: {reason}"))
     return None
 
 

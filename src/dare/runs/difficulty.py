@@ -16,7 +16,7 @@ import pyarrow.parquet
 from dare.curriculum.arrays import Array
 from dare.curriculum.tiers import Tier
 from dare.errors import InvalidInput, require, suggest
-from dare.runs.files import read_yaml
+from dare.runs.files import read_whole, read_yaml
 
 FILE = "difficulty.parquet"
 BINS = 20
@@ -51,23 +51,41 @@ def read(run: Path) -> pyarrow.Table | None:
     if not run.is_dir():
         raise InvalidInput("run", str(run), "is no folder; give the run's output_dir")
     try:
-        held = (run / FILE).read_bytes()
+        held = read_whole(run / FILE)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise InvalidInput("run", str(run), f"its {FILE} cannot be read ({error})") from None
     try:
         table = pyarrow.parquet.read_table(io.BytesIO(held))
-    except (pyarrow.ArrowInvalid, OSError):  # OSError is what a cut-off footer gives
+        table.validate(full=True)
+    except (pyarrow.ArrowException, OSError):  # OSError is what a cut-off footer gives
         return None
     fix = f"its {FILE} is not a difficulty table of dare"
-    require({"id", "difficulty", "tier", "visits"} <= set(table.column_names), "run", str(run), fix)
+    require(_is_ours(table), "run", str(run), fix)
     codes = table["tier"].to_pylist()
     require(set(codes) <= set(range(len(TIERS))), "run", str(run), fix)
     names = [TIERS[code] for code in codes]
     place = table.column_names.index("tier")
     table = table.set_column(place, "tier", pyarrow.array(names, pyarrow.string()))
     return _with_prompts(table, run / "prompts.parquet")
+
+
+def _is_ours(table: pyarrow.Table) -> bool:
+    """Whether it has the columns that everybody relies on, and none but numbers and texts."""
+    kinds, names = pyarrow.types, table.column_names
+    whole = ("tier", "visits", "last_step")
+    needed = {"id", "source", "level", "difficulty", *whole}
+    if len(set(names)) < len(names) or not needed <= set(names):
+        return False
+    plain = (kinds.is_string, kinds.is_large_string, kinds.is_integer, kinds.is_floating)
+    return (
+        all(any(one(table[name].type) for one in plain) for name in names)
+        and all(kinds.is_integer(table[name].type) for name in whole)
+        and not any(table[name].null_count for name in ("id", "difficulty", *whole))
+        and kinds.is_floating(table["difficulty"].type)
+        and all(-1e-6 <= share <= 1 + 1e-6 for share in table["difficulty"].to_pylist())
+    )
 
 
 def has_tiers(run: Path) -> bool:
@@ -83,14 +101,14 @@ def has_tiers(run: Path) -> bool:
 def _with_prompts(table: pyarrow.Table, path: Path) -> pyarrow.Table:
     """With the texts of the prompts, where the run has left them."""
     try:
-        held = pyarrow.parquet.read_table(
-            io.BytesIO(path.read_bytes()), columns=["id", "prompt"]
-        ).to_pydict()
-    except (OSError, pyarrow.ArrowInvalid):  # a run of an earlier version, or one that just begins
+        held = pyarrow.parquet.read_table(io.BytesIO(read_whole(path)), columns=["id", "prompt"])
+        held.validate(full=True)
+        text = dict(zip(held["id"].to_pylist(), held["prompt"].to_pylist(), strict=True))
+        found = pyarrow.array(map(text.get, table["id"].to_pylist()), pyarrow.string())
+    # a run of an earlier version, one that just begins, a damaged file
+    except (OSError, KeyError, TypeError, pyarrow.ArrowException):
         return table
-    text = dict(zip(held["id"], held["prompt"], strict=True))
-    found = [text.get(name) for name in table["id"].to_pylist()]
-    return table.append_column("prompt", pyarrow.array(found, pyarrow.string()))
+    return table.append_column("prompt", found)
 
 
 def select(table: pyarrow.Table, wanted: Filter) -> pyarrow.Table:

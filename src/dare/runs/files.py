@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,15 @@ def write_json(path: Path, value: Any, *, allow_nan: bool = True) -> None:
     write_whole(path, json.dumps(value, allow_nan=allow_nan, indent=1) + "\n")
 
 
+def read_whole(path: Path) -> bytes:
+    """All of a file. A pipe would be waited for and a device may never end: those are an
+    OSError, as what cannot be read is."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
+    return path.read_bytes()
+
+
 def read_json(path: Path) -> Any:
     """What a JSON file of a run holds; None where there is no file."""
     return _read(path, "JSON", json.loads)
@@ -52,7 +63,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def _read(path: Path, kind: str, parse: Any) -> Any:
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        return parse(read_whole(path).decode())
     except FileNotFoundError:
         return None
     # ValueError: what is no text, or in YAML a date that is none
@@ -69,7 +80,9 @@ def user_yaml(path: Path, field: str) -> Any:
     require(path.is_file(), field, str(path), "there is no such file")
     try:
         return load_yaml(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise InvalidInput(field, str(path), f"cannot be read ({error.strerror})") from None
+    except (yaml.YAMLError, ValueError) as error:  # a date that is none, a number without end
         fix = f"is not YAML: {' '.join(str(error).split())}"
         raise InvalidInput(field, str(path), fix) from None
 
@@ -88,7 +101,11 @@ def load_yaml(text: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        if _size(node, {}) > 10 * max(len(text), 100):
+        try:
+            size = _size(node, {})
+        except RecursionError:
+            size = float("inf")
+        if size > 10 * max(len(text), 100):
             raise yaml.YAMLError("its aliases stand for far more than is written")
         return loader.construct_document(node)
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -11,15 +12,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from dare.errors import InvalidInput, require
-from dare.runs.files import dump_yaml, load_yaml, write_whole
+from dare.runs.files import dump_yaml, read_whole, read_yaml, write_whole
+from dare.text import legible
 
 FILES = (
     "metrics.jsonl",
@@ -49,38 +50,62 @@ class RunFolder:
         path = self.path / "eval.jsonl"
         if self.writes and path.is_file():
             with self._writing("eval.jsonl"):
-                last = path.read_bytes().splitlines()[-1:]
+                last = read_whole(path).splitlines()[-1:]
             if last and _step_of(last[0]) == record["step"]:
                 return
         self.append("eval.jsonl", record)
 
     def finished(self) -> bool:
-        """Whether it holds a run that has all of its steps, with checkpoints or without."""
+        """Whether it holds a run that has all of its steps, with checkpoints or without; damage
+        that leaves it open is taken for one."""
         try:
-            steps = load_yaml((self.path / "config.yaml").read_text("utf-8"))["steps"]
-            last = _step_of((self.path / "metrics.jsonl").read_bytes().splitlines()[-1])
-            return last is not None and last + 1 >= int(steps)
-        except (OSError, ValueError, TypeError, LookupError, yaml.YAMLError, RecursionError):
-            return False  # none, or one that broke off
+            known = map(_step_of, read_whole(self.path / "metrics.jsonl").splitlines())
+            done = max((step + 1 for step in known if step is not None), default=0)
+            steps = read_yaml(self.path / "config.yaml").get("steps")
+        except FileNotFoundError:
+            return False
+        except (OSError, InvalidInput):
+            return True
+        return done > 0 and (not isinstance(steps, int) or done >= steps)
 
-    def rewind(self, step: int) -> None:
+    def marks(self) -> dict[str, list[Any]]:
+        """Size and digest of every log, as a checkpoint keeps them."""
+        found = {}
+        for name in FILES:
+            if (self.path / name).is_file():
+                with self._writing(name):
+                    held = read_whole(self.path / name)
+                found[name] = [len(held), hashlib.sha256(held).hexdigest()]
+        return found
+
+    def rewind(self, step: int, marks: Mapping[str, Sequence[Any]] | None = None) -> None:
         """Forget every line of a step at or after `step`, and what is no line of a step: the last
-        one may have been cut off, and any other is told of."""
+        one may have been cut off, and any other is told of. So is a log that does not begin as it
+        was when `marks` were taken."""
+        marks, changed = marks or {}, []
         for name in FILES if self.writes else ():
             path = self.path / name
-            if not path.exists():
+            if not os.path.lexists(path):
+                changed += [name] * (name in marks)
                 continue
             # An evaluation at step n is of the policy after n updates, training lines are of the
             # n-th step counted from 0.
             last = step if name == "eval.jsonl" else step - 1
             with self._writing(name):
-                lines = path.read_bytes().split(b"\n")
+                held = read_whole(path) if path.exists() else b""  # a link to nothing
+                size, digest = marks.get(name, (0, None))
+                if digest not in (None, hashlib.sha256(held[:size]).hexdigest()):
+                    changed.append(name)
+                lines = held.split(b"\n")
                 known = [(line, _step_of(line)) for line in lines]
                 junk = sum(place is None for line, place in known[:-1] if line.strip())
                 if junk:
                     print(f"{path}: {junk} lines are no records of a step; dropped", flush=True)
                 kept = [line for line, place in known if place is not None and place <= last]
                 self._replace(name, b"".join(line + b"\n" for line in kept))
+        if changed:
+            told = "lines before that step are missing or changed; the run itself goes on unchanged"
+            print(f"{self.path}: {', '.join(changed)} at step {step}: {told}", flush=True)
 
     def write_yaml(self, name: str, values: Mapping[str, Any]) -> None:
         """A mapping as a whole file: config.yaml, everything resolved, or recipe.yaml."""
@@ -127,8 +152,10 @@ def usable(folder: str) -> Path:
     except (OSError, RuntimeError) as error:  # a name that is too long, a circle of links
         raise InvalidInput("output_dir", folder, f"{fix} ({error})") from None
     require(there.is_dir(), "output_dir", folder, f"{there} is a file; {fix}")
-    fix = f"{there} is not yours to write to; {fix}"
-    require(os.access(there, os.W_OK | os.X_OK), "output_dir", folder, fix)
+    fix = f"{there} is not yours to write to, or to list; {fix}"
+    # Where its checkpoints cannot be listed, a run would be begun over them.
+    needed = os.W_OK | os.X_OK | (os.R_OK if there == path else 0)
+    require(os.access(there, needed), "output_dir", folder, fix)
     return there
 
 
@@ -174,7 +201,9 @@ def _lock(folder: Path, field: str, stack: contextlib.ExitStack) -> str | None:
         return "another thread of this process"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  # closed with the stack
+        # If it were a link, the file behind that would be emptied.
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+        file = os.fdopen(handle, "r+", encoding="utf-8", errors="replace")  # closed with the stack
     except OSError as error:
         fix = f"cannot be written to ({error.strerror or error}); choose another folder"
         raise InvalidInput(field, str(folder), fix) from None
@@ -183,7 +212,7 @@ def _lock(folder: Path, field: str, stack: contextlib.ExitStack) -> str | None:
     except (BlockingIOError, PermissionError):
         with file:
             file.seek(0)
-            return file.read().strip() or "another process"
+            return legible(file.read(200).strip()) or "another process"
     except OSError as error:
         print(f"{folder} cannot be locked ({error.strerror}): start no second run there")
     else:
@@ -194,15 +223,16 @@ def _lock(folder: Path, field: str, stack: contextlib.ExitStack) -> str | None:
     stack.callback(file.close)
     stack.callback(_unlink, path)
     since = time.strftime("%Y-%m-%d %H:%M:%S")
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()} since {since} ({sys.argv[0]})\n")
-    file.flush()
+    with contextlib.suppress(OSError):  # on a full disk it holds without a name
+        file.truncate(0)
+        owner = f"process {os.getpid()} on {socket.gethostname()} since {since} ({sys.argv[0]})"
+        os.write(file.fileno(), f"{owner}\n".encode("utf-8", "backslashreplace"))
     return None
 
 
 def _unlink(path: Path) -> None:
     with contextlib.suppress(OSError):  # around this alone: what ends a run must be heard of
-        path.unlink(missing_ok=True)
+        path.unlink()
 
 
 def _step_of(line: bytes) -> int | None:

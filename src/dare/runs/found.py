@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dare.errors import InvalidInput
+from dare.runs.files import read_json
 
 MARKS = ("metrics.jsonl", "eval.jsonl", "config.yaml")
 
@@ -77,13 +76,15 @@ def runs_under(folder: Path, marks: Sequence[str] = MARKS) -> list[Path]:
     return sorted(outer, key=place)
 
 
-def study_order(folder: Path) -> list[Any]:
+def study_order(folder: Path) -> list[str]:
     """Methods as the study lists them: the first is what the others are held against."""
     try:
-        methods = json.loads((folder / "study.json").read_text(encoding="utf-8"))["methods"]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        held = read_json(folder / "study.json")
+    except InvalidInput:
         return []
-    return list(methods) if isinstance(methods, (list, dict)) else []
+    methods = held.get("methods") if isinstance(held, dict) else None
+    listed = methods if isinstance(methods, (list, dict)) else ()
+    return [name for name in listed if isinstance(name, str)]
 
 
 def _short_names(paths: Sequence[Path]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from dare.config.nested import typed
 from dare.errors import InvalidInput, require
 from dare.runs.files import read_json, read_yaml
+from dare.runs.folder import plain
 from dare.runs.found import named, runs_under
 from dare.runs.reader import read_lines
 
@@ -81,7 +82,8 @@ def _load(folder: Path) -> Run:
         job = _mapping(folder / JOB)
         about = {"preset": job.get("name"), "seed": job.get("seed")}
     elif (folder / "config.yaml").is_file():
-        about = read_yaml(folder / "config.yaml").get("training") or {}
+        training = read_yaml(folder / "config.yaml").get("training")
+        about = training if isinstance(training, dict) else {}
     method = typed(str, about.get("preset"), f"{folder}: the method's name")
     seed = typed(int, about.get("seed"), f"{folder}: seed")
     extra, estimation = folder / "estimation.json", None
@@ -131,7 +133,7 @@ def settings_of(config: Mapping[str, Any]) -> str:
     """The curriculum of a run without its seed, to tell equal methods from unequal ones."""
     held = config.get("curriculum")
     settings = {**(held if isinstance(held, dict) else {}), "seed": None}
-    return json.dumps(settings, sort_keys=True, default=str)
+    return json.dumps(plain(settings), sort_keys=True)  # a key may be any value of YAML
 
 
 def _check_seeds(runs: Sequence[Run]) -> None:

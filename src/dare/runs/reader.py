@@ -18,7 +18,7 @@ from dare.curriculum.arrays import Array
 from dare.errors import InvalidInput
 from dare.runs import difficulty
 from dare.runs.difficulty import TIERS
-from dare.runs.files import read_json, read_yaml
+from dare.runs.files import read_json, read_whole, read_yaml
 from dare.runs.folder import FILES
 from dare.runs.found import Found
 from dare.text import legible
@@ -33,7 +33,7 @@ def read_lines(path: Path) -> list[Line]:
     Anything else that is broken is an error that names the line.
     """
     try:
-        held = path.read_bytes()
+        held = read_whole(path)
     except FileNotFoundError:
         return []
     except OSError as error:

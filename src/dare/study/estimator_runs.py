@@ -160,7 +160,7 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
     path = folder / "study.json"
     strangers = [item.name for item in folder.iterdir()] if folder.is_dir() else []
     if path.is_file():
-        if json.loads(path.read_text(encoding="utf-8")) == settings:
+        if read_json(path) == settings:
             return
         fix = "holds a study with other settings; choose another folder"
         finished = list(folder.glob("seed-*/points.json"))

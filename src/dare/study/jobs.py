@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from dare.errors import require
 from dare.runs import checkpoint
-from dare.runs.files import write_json
+from dare.runs.files import read_json, write_json
 from dare.runs.methods import DONE, JOB
 from dare.state import load_state
 
@@ -101,9 +101,9 @@ class Job(Task):
             fix = "holds files that no study wrote; choose another --out"
             require(not strange, "folder", str(self.folder), fix)
             return
-        before, now = json.loads(path.read_text(encoding="utf-8")), self.definition()
+        before, now = read_json(path), self.definition()
         fix = "was written by an earlier version; choose another --out"
-        require("settings" in before, "folder", str(self.folder), fix)
+        require(isinstance(before, dict) and "settings" in before, "folder", str(self.folder), fix)
         changed = _differences(before, now)
         fix = f"holds this run with {', '.join(changed[:3])}; choose another --out"
         require(not changed, "folder", str(self.folder), fix)

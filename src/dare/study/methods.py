@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import shlex
@@ -16,6 +15,7 @@ from dare.config import load_preset
 from dare.errors import InvalidInput, require
 from dare.runs.files import write_json
 from dare.runs.folder import sole
+from dare.runs.found import study_order
 from dare.study.jobs import Job
 from dare.study.runner import Outcome, StudyProgress, run_jobs
 from dare.study.single import budgeted
@@ -171,10 +171,8 @@ class Study:
 
     def _note_order(self) -> None:
         """study.json lists the methods in the order of the tables, those of earlier calls first."""
-        path = self.out / "study.json"
-        before = json.loads(path.read_text(encoding="utf-8"))["methods"] if path.is_file() else []
-        names = list(dict.fromkeys([*before, *(arm.name for arm in self.arms)]))
-        write_json(path, {"methods": names})
+        names = dict.fromkeys([*study_order(self.out), *(arm.name for arm in self.arms)])
+        write_json(self.out / "study.json", {"methods": list(names)})
 
 
 def default_devices(recipe: dict[str, Any]) -> list[str]:

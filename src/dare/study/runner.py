@@ -222,14 +222,13 @@ class StudyProgress:
 
 def last_record(path: Path) -> dict[str, Any] | None:
     """The last whole line of a file that may be growing."""
+    if not path.is_file():
+        return None
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
             lines = file.read().split(b"\n")[:-1]
-    except FileNotFoundError:
+        record = json.loads(lines[-1])
+    except (OSError, IndexError, ValueError, RecursionError):
         return None
-    try:
-        record: dict[str, Any] = json.loads(lines[-1])
-    except (IndexError, ValueError):
-        return None
-    return record
+    return record if isinstance(record, dict) else None

@@ -67,7 +67,7 @@ class WholeCheckpoints(Trainer):
             require(found is not None, "resume_from_checkpoint", str(run), fix)
             return found
         if checkpoint.checkpoints(run) or self.folder.finished():
-            fix = "holds a finished run, which kept no checkpoint to continue from; "
+            fix = "holds a finished run (or files too damaged to tell), and no checkpoint; "
             if checkpoint.checkpoints(run):
                 how = checkpoint.how_to_continue(run)
                 fix = f"holds the checkpoints of a run; continue it with {how}, "

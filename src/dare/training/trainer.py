@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from dare.rewards.calling import Rewards
 from dare.rewards.model import reward_functions
 from dare.runs import checkpoint
 from dare.runs.files import read_yaml
-from dare.runs.folder import RunFolder, remove_empty, sole, usable
+from dare.runs.folder import RunFolder, plain, remove_empty, sole, usable
 from dare.state import load_state
 from dare.templates.encode import OPTIONS
 from dare.text import prompt_text
@@ -61,6 +61,12 @@ _LOG = logging.getLogger(__name__)
 _OPTIMISER = (
     *("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"),
     *("optim", "optim_args"),
+)
+# Settings of how far a run goes, of where it runs and of what is told and kept of it.
+_ELSEWHERE = (
+    *("max_steps", "num_train_epochs", "output_dir", "overwrite_output_dir", "resume_from", "run_"),
+    *("save_", "log", "eval_", "report_to", "hub_", "push_to_hub", "disable_tqdm", "dataloader_"),
+    *("ddp_", "project", "trackio", "do_", "num_completions_to_print", "sample_rows"),
 )
 _PRINTERS = (PrinterCallback, ProgressCallback)  # of transformers; a script's run has one of them
 _TOKENS = ("generated", "scored", "trained")
@@ -192,6 +198,7 @@ class DareTrainer(WholeCheckpoints):
         self._generated = self._num_tokens = 0
         self._unscored = UnscoredWindow(args.unscored_limit, args.unscored_window)
         self._begun = False
+        self._marks: dict[str, Any] = {}
         self._stop = StopWhenAsked()
         self.recipe: dict[str, Any] | None = None
         """Kept in the folder where there is one, so that --resume needs nothing else."""
@@ -503,6 +510,10 @@ class DareTrainer(WholeCheckpoints):
             meta = state["meta"]
             fix = "was saved with save_only_model: it has no optimiser to go on with"
             require(not meta["model_only"], "resume_from_checkpoint", str(found), fix)
+            for name in ("optimizer.pt", "scheduler.pt"):  # Trainer would begin them anew
+                there = (found / name).is_file()
+                require(there, "resume_from_checkpoint", str(found), f"has no {name}")
+            self._marks = meta.get("logs", {})
             self._generated = int(meta["generated_tokens_total"])
             self._num_tokens = int(meta["num_tokens"])
             self._unscored.load(meta["unscored"])
@@ -529,17 +540,25 @@ class DareTrainer(WholeCheckpoints):
             "updates": self.args.updates_per_generation,
             "optimiser": self._optimiser(),
             "model_only": self.args.save_only_model,
+            "logs": self.folder.marks(),
         }
         return state
 
-    def _tell_of_other_sampling(self) -> None:
-        """A line for what a resumed run does not sample as before; a default may have changed."""
-        then: Any = {}
-        with suppress(InvalidInput):  # it is written anew
-            then = read_yaml(self.folder.path / "config.yaml").get("training") or {}
-        for name in ("temperature", "top_p", "top_k"):
-            was, now = then.get(name), getattr(self.args, name)
-            if was not in (None, now):
+    def _tell_of_other_settings(self) -> None:
+        """A line for each setting of what is learnt that a resumed run does not have as before: a
+        default may have changed, a recipe may have lost lines."""
+        path = self.folder.path / "config.yaml"
+        try:
+            then = read_yaml(path).get("training")
+        except InvalidInput:
+            then = None
+        if not isinstance(then, dict):
+            _LOG.warning("%s: whether settings have changed cannot be told; written anew", path)
+            return
+        current = plain(self.args.to_dict())
+        for name, was in then.items():
+            now = current.get(name, was)
+            if now != was and not name.startswith(_ELSEWHERE):
                 told = f"the run had {was} so far and goes on with {now}; set {was} to keep it"
                 _LOG.warning("%s: %s", name, told)
 
@@ -555,9 +574,9 @@ class DareTrainer(WholeCheckpoints):
         if self.folder.writes:
             checkpoint.set_aside(self.folder.path, self.state.global_step)
             checkpoint.rotate(self.folder.path, None)
-        self.folder.rewind(self._live().step if resumes else -1)
+        self.folder.rewind(self._live().step if resumes else -1, self._marks if resumes else None)
         if resumes and self.folder.writes:
-            self._tell_of_other_sampling()
+            self._tell_of_other_settings()
         self.folder.write_yaml("config.yaml", self._resolved())
         self._company.agree(self.folder.path / "config.yaml", self.store.table.ids())
         if self.recipe is not None:
