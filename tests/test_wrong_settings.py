@@ -267,7 +267,7 @@ SPECIAL: list[tuple[str, list[str], Any]] = [
     ("peft.target_modules", [], {"peft": {"target_modules": 5}}),
     ("peft.lora_dropout", [], {"peft": {"lora_dropout": -0.5}}),
     ("peft.task_type", [], {"peft": {"task_type": "SEQ_CLS"}}),
-    ("peft.r =", [], {"peft": {"r": 0}}),
+    ("peft.r =", [], {**FEW, "peft": {"r": 0}}),
     ("peft.target_modules", [], {**FEW, "peft": {"target_modules": ["nowhere"]}}),
     ("peft", [], {**FEW, "peft": {"target_modules": "["}}),
     ("peft", [], {**FEW, "peft": {"inference_mode": True}}),
