@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -90,15 +90,31 @@ def main() -> None:
     # Sampling and training take turns with blocks of other sizes: torch would hold a third more.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
     except InvalidInput as error:
-        from rich.console import Console
+        _refuse(str(error))
+    except typer.Abort:
+        _refuse("aborted", 1)
+    except _USAGE as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            sys.exit(2)
+        where = "dare" if error.ctx is None else error.ctx.command_path
+        _refuse(f"{error.format_message().rstrip('.')}; see {where} --help")
 
-        console = Console(stderr=True, highlight=False)
-        # One line, whatever names and texts of strangers it quotes.
-        line = " ".join(legible(f"error: {error}").splitlines())
-        console.print(line, style="red", markup=False, soft_wrap=True)
-        sys.exit(2)
+
+_USAGE: Any = typer.BadParameter.__bases__[0]
+"""What a wrong option, argument or command raises; typer has click's, or its own copy of it."""
+
+
+def _refuse(text: str, code: int = 2) -> NoReturn:
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    # One line, whatever names and texts of strangers it quotes.
+    line = " ".join(legible(f"error: {text}").splitlines())
+    console.print(line, style="red", markup=False, soft_wrap=True)
+    sys.exit(code)
 
 
 def _show_version(wanted: bool) -> None:

@@ -6,6 +6,7 @@ what `dare` raises without knowing it.
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import reprlib
 from collections.abc import Iterable
@@ -43,6 +44,8 @@ def _shown(value: object) -> str:
     """The value in a line's space, whatever it is: a few aliases of YAML can stand for gigabytes,
     and an object may not know how to show itself."""
     nested = isinstance(value, (dict, list, tuple, set))
+    if isinstance(value, datetime.date):  # of YAML: as it is written there
+        value = _AsShown(value)
     try:
         shown = reprlib.repr(value) if nested and not _short(value) else repr(value)
     except KeyboardInterrupt:

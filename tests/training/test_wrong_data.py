@@ -158,7 +158,8 @@ SETS: list[tuple[str, Any]] = [
         None, 7, 0.5, True, b"1+1=", "", "  ", "\n\t", {}, {"role": "user", "content": "1"},
         ("1+1=",), [], ["1+1="], [[]], [None], float("nan"), Unprintable(), np.array(["1+1="]),
         [{"role": "user"}], [{"content": "1"}], [{"from": "human", "value": "1"}], "\ud800",
-        bytearray(b"1+1="), datetime.date(2020, 1, 1), pd.NA, torch.ones(2, 2), "\u3000",
+        "\u200b", "\x00\ufeff", bytearray(b"1+1="), datetime.date(2020, 1, 1), pd.NA, "\u3000",
+        torch.ones(2, 2),
         [("user", "1+1=")], [[{"role": "user", "content": "1"}]],
         [{"role": "user", "content": "1"}, None], [{"role": "user", "content": " "}],
     )),
@@ -169,7 +170,7 @@ SETS: list[tuple[str, Any]] = [
     )),
     # answers and other columns
     *(("{field}[2]['answer']", with_row(answer=value)) for value in (
-        None, "", " ", "\n", float("nan"), ..., Unprintable(), "\ud834",
+        None, "", " ", "\n", "\u200b", float("nan"), ..., Unprintable(), "\ud834",
         np.float32("nan"), decimal.Decimal("NaN"), pd.NA, pd.NaT, [], {}, [None], b"",
         torch.tensor(float("nan")), np.array([]),
     )),
@@ -250,9 +251,11 @@ def lines(*rows: Any) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def parquet(values: Any, name: str = "prompt") -> bytes:
-    sink = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table({name: values}), sink)
+def parquet(values: Any, *names: str) -> bytes:
+    sink, names = io.BytesIO(), names or ("prompt",)
+    pyarrow.parquet.write_table(
+        pyarrow.table([pyarrow.array(values)] * len(names), names=list(names)), sink
+    )
     return sink.getvalue()
 
 
@@ -303,6 +306,7 @@ FILES: list[tuple[str, bytes]] = [
     ("headless.csv", b"1+1=,2\n"),
     ("cut.parquet", parquet(["1+1="])[:-12]),
     ("empty.parquet", parquet(pyarrow.array([], pyarrow.string()))),
+    ("twice.parquet", parquet(["a"], "prompt", "prompt")),
     ("other.parquet", parquet(["1+1="], "text")),
     ("numbers.parquet", parquet([1, 2])),
     ("bytes.parquet", parquet([b"1+1="])),
@@ -311,6 +315,25 @@ FILES: list[tuple[str, bytes]] = [
     ("suffixless", lines(ROW)),
     ("kind.pkl", b"\x80\x04N."),
 ]
+
+
+@pytest.mark.parametrize(
+    ("field", "more"),
+    [
+        ("split", {"split": "test"}),
+        ("config", {"config": "main"}),
+        ("columns.id", {"columns": {"id": "nowhere"}}),
+        ("columns.answer", {"columns": {"prompt": "prompt", "answer": "prompt"}}),
+    ],
+)
+def test_what_a_source_says_of_a_file_and_is_not_there(
+    field: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "good.jsonl"
+    path.write_bytes(lines(ROW))
+    with pytest.raises(InvalidInput) as caught:
+        training_rows({"path": str(path), **more})
+    assert caught.value.field == field
 
 
 @pytest.mark.parametrize(("name", "content"), FILES, ids=[name for name, _ in FILES])

@@ -60,9 +60,12 @@ def compare(
 
     [cyan]dare compare before=runs/a after=runs/b --json[/cyan]
     """
+    from dare.runs.files import check_out
     from dare.runs.methods import load_runs
     from dare.study.comparison import compare_runs
 
+    if out is not None:
+        check_out(Path(out), folder=True)
     found, unfinished = load_runs(runs)
     figures = compare_runs(found, base, target)
     if unfinished:

@@ -88,10 +88,10 @@ def compare(
     from dare.evaluation.figures import page_of
     from dare.evaluation.side_by_side import compare as compared
     from dare.evaluation.side_by_side import load_named, tables_of
-    from dare.runs.files import write_whole
+    from dare.runs.files import check_out, write_whole
 
-    if out is not None and Path(out).suffix not in (".json", ".md"):
-        raise InvalidInput("--out", out, "must end in .json or .md")
+    if out is not None:
+        check_out(Path(out), ".json", ".md")
     found = compared(load_named(runs), k)
     tables, text = tables_of(found), encoder.dumps(found, indent=1)
     if out is not None:
@@ -157,6 +157,7 @@ eval_app = typer.Typer(
 
 @eval_app.command()
 def run(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(
@@ -225,15 +226,21 @@ def run(
 
     [cyan]dare eval pocket --benchmarks tasks --max-tokens 64[/cyan]  # no download at all
     """
+    from dare.config.nested import within
     from dare.evaluation.benchmarks import chosen
     from dare.evaluation.run import evaluate
 
     items = chosen(benchmarks)
     require(limit is None or limit >= 1, "--limit", limit, "must be at least 1")
     require(rows >= 1, "--rows", rows, "must be at least 1")
+    within("(0, 1]", top_p, "--top-p")  # though greedy ones have no use for it
     if (model is None) == (responses is None):
         fix = "name a model, or a file with --responses; one of the two"
         raise InvalidInput("MODEL", model, fix)
+    _check_used(context, "samples temperature top_p max_tokens seed template rows dtype", responses)
+    _check_used(context, "column label tokenizer", model)
+    for name, value in (("MODEL", model), ("--out", out)):
+        require(value != "", name, value, "is empty; give a name, or leave it out")
     source: Any
     if responses is not None:
         source, settings = _from_file(responses, column, label, form, tokenizer)
@@ -279,6 +286,15 @@ def list_benchmarks() -> None:
 
 eval_app.command()(show)
 eval_app.command()(compare)
+
+
+def _check_used(context: typer.Context, names: str, other: str | None) -> None:
+    """Options of responses yet to be drawn say nothing of saved ones, and the other way round."""
+    for name in names.split() if other is not None else ():
+        given = context.get_parameter_source(name)
+        fix = f"does nothing beside {other}; leave it out"
+        usual = given is None or given.name.startswith("DEFAULT")
+        require(usual, f"--{name.replace('_', '-')}", context.params[name], fix)
 
 
 def _from_model(

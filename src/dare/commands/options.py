@@ -47,13 +47,15 @@ def changed_recipe(context: typer.Context, recipe: str, *first: str) -> dict[str
 
 def split_options(words: list[str], default: str = "quickstart") -> tuple[str, list[str]]:
     """The recipe and the `--name value` options among the words, in whichever order they came."""
-    recipe, options = "", list[str]()
+    recipe: str | None = None
+    options = list[str]()
     words = list(words)
     while words:
         word = words.pop(0)
         if not word.startswith("--"):
             fix = f"there is a recipe already, {recipe}; options are written as --name value"
-            require(not recipe, "recipe", word, fix)
+            require(recipe is None, "recipe", word, fix)
+            require(word, "recipe", word, "name a shipped recipe or a YAML file, or leave it out")
             recipe = word
             continue
         options.append(word)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -131,11 +132,11 @@ def init(
     """
     import yaml
 
+    from dare.runs.files import check_out
     from dare.training.recipe import load_data
 
     path = Path(out)
-    if path.suffix not in (".yaml", ".yml"):
-        raise InvalidInput("--out", out, "must end in .yaml")
+    check_out(path, ".yaml", ".yml")
     if path.exists():
         raise InvalidInput("--out", out, "is there already; name another file, or remove it")
     named = parse_columns(columns)
@@ -205,7 +206,8 @@ def _begin_reward(reward: str, folder: Path, rows: list[dict[str, Any]]) -> str 
     module, colon, function = reward.partition(":")
     if reward in REWARDS:
         return None
-    if not colon or not module.replace(".", "").isidentifier() or not function.isidentifier():
+    parts = [*module.split("."), function]
+    if not colon or not all(part.isidentifier() and not iskeyword(part) for part in parts):
         fix = f"use one of {', '.join(REWARDS)}, or module:function"
         raise InvalidInput("--reward", reward, fix)
     path = folder / f"{module.replace('.', '/')}.py"

@@ -48,6 +48,7 @@ def measure(
     """
     import torch
 
+    from dare.runs.files import check_out
     from dare.study.pass_rates import Wanted, prompts_of
     from dare.study.pass_rates import measure as run
     from dare.training.recipe import load_recipe
@@ -55,6 +56,7 @@ def measure(
     quiet()
     settings = changed_recipe(context, recipe, "--preset", preset)
     steps = tuple(steps_of("--at", at, "0,20,40"))
+    check_out(Path(out))
     apart = prompts_of(load_recipe(leave_out)) if leave_out else frozenset()
     if settings.get("model", "pocket") == "pocket":
         torch.set_num_threads(1)  # the matrices are tiny: threads would only wait for each other
@@ -105,6 +107,7 @@ def fit(
     """
     from json import dumps
 
+    from dare.runs.files import check_out
     from dare.teacher.embedder import embed as embedded
     from dare.teacher.file import SavedHead, save_head
     from dare.teacher.fit import FitSettings
@@ -124,6 +127,7 @@ def fit(
         held_out=held_out,
         seed=seed,
     )
+    check_out(Path(out), ".safetensors")
     columns = Columns(prompt_column, pass_rate_column, trials_column, policy_column)
     found = read_rates(rates, columns)
     with _progress(quiet=json) as bar:

@@ -59,7 +59,9 @@ def train(
     from dare.training.progress import RichProgress
     from dare.training.recipe import build, change, load_recipe, located, own_code
 
-    named, options = split_options([*([recipe] if recipe else []), *context.args], default="")
+    named, options = split_options(
+        [*([] if recipe is None else [recipe]), *context.args], default=""
+    )
     recipe = named or "quickstart"
     if resume is not None:
         if not (Path(resume) / "recipe.yaml").is_file():

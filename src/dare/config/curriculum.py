@@ -14,8 +14,8 @@ from typing import Any, Literal
 import yaml
 
 from dare.config.estimation import BufferConfig, ColdStartConfig, EstimatorConfig, ReplayConfig
-from dare.config.nested import build, merge, nest
-from dare.config.reads import check_written, flat, idle
+from dare.config.nested import build, flat, merge, nest
+from dare.config.reads import check_written, idle
 from dare.config.treatment import (
     AdvantageConfig,
     EasyConfig,
@@ -117,7 +117,7 @@ class CurriculumConfig:
         """From nested or dotted keys; an unknown key is an error that names the nearest one, and so
         is one that does nothing beside the others. Where every section is there, as `to_dict` has
         them, nobody wrote each: what does nothing is kept."""
-        written = nest(values)
+        written = nest(values, once=True)
         whole = set(cls.__dataclass_fields__) <= set(written)
         return cls._built(written, {} if whole else written)
 
@@ -128,7 +128,7 @@ class CurriculumConfig:
 
     def replace(self, values: Mapping[str, Any]) -> CurriculumConfig:
         """A copy with these nested or dotted keys changed."""
-        return self._built(self.to_dict(), nest(values))
+        return self._built(self.to_dict(), nest(values, once=True))
 
     @classmethod
     def _built(cls, base: Mapping[str, Any], written: Mapping[str, Any]) -> CurriculumConfig:

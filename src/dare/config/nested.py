@@ -19,8 +19,9 @@ from dare.errors import InvalidInput, require, suggest
 _LARGEST = 2.0**53  # beyond it whole numbers and floats part company
 
 
-def nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """{'easy.below': 0.2} becomes {'easy': {'below': 0.2}}."""
+def nest(values: Mapping[str, Any], *, once: bool = False) -> dict[str, Any]:
+    """{'easy.below': 0.2} becomes {'easy': {'below': 0.2}}. Of a setting that is given in both ways
+    the later counts, or `once` refuses it."""
     nested: dict[str, Any] = {}
     for key, value in values.items():
         head, _, rest = str(key).partition(".")
@@ -29,9 +30,23 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
             before = nested.get(head, {})
             if not isinstance(before, Mapping):
                 raise InvalidInput(str(key), value, f"{head!r} is given as a plain value too")
-            inner = merge(before, nest(inner))
+            inner = nest(inner, once=once)
+            twice = dict(flat(inner)).keys() & dict(flat(before)).keys() if once else None
+            if twice:
+                raise InvalidInput(f"{head}.{min(twice)}", value, "is given twice; keep one")
+            inner = merge(before, inner)
         nested[head] = inner
     return nested
+
+
+def flat(nested: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
+    """Names and values of nested settings, the names dotted."""
+    found: list[tuple[str, Any]] = []
+    for key, value in nested.items():
+        name = f"{path}{key}"
+        inner = isinstance(value, Mapping)
+        found += flat(value, f"{name}.") if inner else [(name, value)]
+    return found
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from dare.config.nested import flat
 from dare.errors import InvalidInput
 
 
@@ -143,13 +144,3 @@ def check_written(config: Any, written: Mapping[str, Any]) -> None:
         if name in nothing and value != _OFF.get(name, ...):
             fix = f"does nothing here: {nothing[name]}; leave it out"
             raise InvalidInput(name, value, fix)
-
-
-def flat(nested: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
-    """Names and values of nested settings, the names dotted."""
-    found: list[tuple[str, Any]] = []
-    for key, value in nested.items():
-        name = f"{path}{key}"
-        inner = isinstance(value, Mapping)
-        found += flat(value, f"{name}.") if inner else [(name, value)]
-    return found

@@ -14,7 +14,7 @@ import re
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import resources
 from pathlib import Path
@@ -62,6 +62,11 @@ def read_rows(
         columns = columns or source.get("columns")
         options = {"name": source.get("config"), "revision": source.get("revision")}
         source = source.get("path") or ""
+    if isinstance(source, str | Path) and is_file(source):
+        asked = {"split": None if split == "train" else split, **options}
+        for name, value in asked.items():
+            fix = "goes with a hub id; of a file all rows are read, so name the file of that part"
+            require(value is None, {"name": "config"}.get(name, name), value, fix)
     empty = True
     for row in _raw(source, split, options):
         empty = False
@@ -161,6 +166,7 @@ def _parquet(path: Path | str) -> Iterator[Row]:
     number = 0
     try:
         with open_bytes(path) as raw, parquet.ParquetFile(raw) as file:
+            _check_names(path, file.schema_arrow.names)
             for batch in file.iter_batches(batch_size=_BATCH):
                 for values in batch.to_pylist():
                     number += 1
@@ -177,9 +183,7 @@ def _csv(path: Path | str) -> Iterator[Row]:
         delimiter = "\t" if ".tsv" in Path(path).suffixes else ","
         reader = csv.DictReader(text, strict=True, delimiter=delimiter)
         try:
-            twice = [name for name, count in Counter(reader.fieldnames or ()).items() if count > 1]
-            if twice:
-                raise InvalidInput(f"{path} header", twice, "several columns have this name")
+            _check_names(path, reader.fieldnames or ())
             for values in reader:
                 number += 1
                 if None in values or None in values.values():
@@ -192,6 +196,12 @@ def _csv(path: Path | str) -> Iterator[Row]:
         except (csv.Error, EOFError, OSError) as error:
             fix = f"the file is damaged after row {number}"
             raise InvalidInput(str(path), str(error), fix) from None
+
+
+def _check_names(path: Path | str, names: Sequence[str]) -> None:
+    """Of two columns with one name only the last would be read."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    require(not twice, f"{path} header", twice, "several columns have this name")
 
 
 def _hub(name: str, split: str, options: Mapping[str, Any]) -> Iterator[Row]:

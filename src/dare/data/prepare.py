@@ -22,8 +22,9 @@ from dare.data.repeats import HashIndex, Repeat, Repeats, key_of, simplified, sq
 from dare.data.row import problem_text, text_of, where_is, without
 from dare.data.schema import GUESSES, to_row, with_call
 from dare.data.spec import DataSpec, SourceSpec
-from dare.data.write import BESIDE, RowWriter, beside, check_out, to_json
+from dare.data.write import BESIDE, ENDINGS, RowWriter, beside, to_json
 from dare.errors import InvalidInput
+from dare.runs.files import check_out
 
 
 def prepare(
@@ -38,7 +39,9 @@ def prepare(
     Rows stream through in batches. What is kept of a row is 16 bytes to recognise repeats and 8
     for a draw, so memory hardly grows with the data. Nothing is written unless all went well.
     """
-    check_out(out)
+    check_out(out, *ENDINGS)
+    for ending in BESIDE:
+        check_out(beside(out, ending))
     _check_inputs(spec, out)
     checked = any(source.by != "none" for source in spec.sources)
     sets = load_sets(spec.decontaminate if checked else (), spec.data_dir)

@@ -107,6 +107,11 @@ def problem_text(prompt: str | list[dict[str, str]]) -> str:
     return "\n".join(own or [turn["content"] for turn in prompt])
 
 
+def blank(text: str) -> bool:
+    """Whether a text shows nothing: spaces, and signs that have no shape."""
+    return not any(sign.isprintable() and not sign.isspace() for sign in text)
+
+
 def encodable(text: str, where: str) -> str:
     """The text, unless UTF-8 cannot hold it."""
     try:

@@ -18,6 +18,7 @@ from typing import Any
 from dare.curriculum.prompts import TEST_COLUMNS, prompt_id
 from dare.data.load import Source, read_rows
 from dare.data.row import (
+    blank,
     column_names,
     encodable,
     has,
@@ -27,7 +28,7 @@ from dare.data.row import (
     text_of,
     where_is,
 )
-from dare.errors import InvalidInput, suggest
+from dare.errors import InvalidInput, require, suggest
 from dare_verify.math.extract import boxed_answer, gold_answer, marked_answer
 
 FIELDS = ("id", "source", "prompt", "answer", "tests", "level", "solution", "extra")
@@ -107,6 +108,8 @@ def check_columns(columns: Mapping[str, str]) -> None:
             raise InvalidInput(f"columns.{field}", column, suggest(str(field), _MAPPED))
         if not isinstance(column, str):
             raise InvalidInput(f"columns.{field}", column, "must be the name of a column")
+        same = field != "prompt" and column == columns.get("prompt")
+        require(not same, f"columns.{field}", column, "is the column of the prompt, too")
 
 
 def _found(raw: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[dict[str, Any], Any]:
@@ -133,8 +136,8 @@ def _prompt(value: Any, where: str, raw: Mapping[str, Any]) -> str | list[dict[s
         fix = "needs a prompt: name its column (--columns prompt=NAME, or columns: {prompt: NAME})"
         fix = f"{fix}; it has {column_names(raw)}"
         raise InvalidInput(where, None, fix)
-    if isinstance(value, str) and value.strip():
-        return encodable(value, where)
+    if isinstance(value, str) and not blank(encodable(value, where)):
+        return value
     if not isinstance(value, list) or not value:
         raise InvalidInput(where, value, "must be a non-empty string or a list of messages")
     turns = []
@@ -144,7 +147,7 @@ def _prompt(value: Any, where: str, raw: Mapping[str, Any]) -> str | list[dict[s
         if not known or not isinstance(turn["role"], str) or not isinstance(turn["content"], str):
             raise InvalidInput(here, turn, "a message has a 'role' and a 'content', both strings")
         turns.append({"role": turn["role"], "content": encodable(turn["content"], here)})
-    if not problem_text(turns).strip():
+    if blank(problem_text(turns)):
         raise InvalidInput(where, value, "has no words")
     return turns
 
@@ -170,7 +173,7 @@ def _string(value: Any, where: str) -> str | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return encodable(value, where) if value.strip() else None
+        return None if blank(encodable(value, where)) else value
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         kind = type(value).__name__
         raise InvalidInput(where, value, f"must be a string or a number, not a {kind}")
@@ -227,9 +230,10 @@ def training_rows(source: Source, *, name: str = "data") -> list[dict[str, Any]]
         source = {key: value for key, value in source.items() if key != "columns"}
     rows: list[dict[str, Any]] = []
     present: dict[str, None] = {}
-    level_named = bool(columns and "level" in columns)
+    empty = dict(columns or {})
     for raw in read_rows(source):
         row = with_call(to_row(raw, name, columns, need_answer=False), raw)
+        empty = {key: one for key, one in empty.items() if lookup(raw, one) is None}
         own = {key: value for key, value in raw.items() if key not in ("extra", *_TRAINED)}
         fields = {key: row[key] for key in _TRAINED if row[key] is not None}
         made = {**own, **row["extra"], **fields}
@@ -237,8 +241,8 @@ def training_rows(source: Source, *, name: str = "data") -> list[dict[str, Any]]
             made.pop(given, None)
         rows.append(made)
         present.update(dict.fromkeys(made))
-    if level_named and "level" not in present:
-        raise InvalidInput("columns.level", (columns or {})["level"], "no row has this column")
+    for key, one in empty.items():
+        raise InvalidInput(f"columns.{key}", one, "no row has anything in this column")
     # Rewards are called with whole columns, so every row has every one of them.
     return [{key: row.get(key) for key in present} for row in rows]
 

@@ -20,18 +20,6 @@ ENDINGS = (".parquet", ".jsonl", ".jsonl.gz")
 BESIDE = (".report.json", ".dropped.jsonl")
 
 
-def check_out(path: Path) -> None:
-    """Refuse an output that could not be written, before anything is read."""
-    if not str(path).endswith(ENDINGS):
-        raise InvalidInput("--out", str(path), f"must end in {', '.join(ENDINGS)}")
-    for name in (path, *(beside(path, ending) for ending in BESIDE)):
-        if name.is_dir():
-            raise InvalidInput("--out", str(path), f"{name.name} is a folder")
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InvalidInput("--out", str(path), f"{folder} cannot be written to")
-
-
 def beside(out: Path, ending: str) -> Path:
     """A file next to the output: data.parquet -> data.parquet.report.json."""
     return out.with_name(out.name + ending)

@@ -233,6 +233,7 @@ def check(records: Iterable[Record], wanted: Wanted) -> None:
         ("benchmark", (wanted.benchmark,)),
         ("level", wanted.level),
         ("subject", (wanted.subject,)),
+        ("id", (wanted.id,)),
     ):
         known = {str(record[field]) for record in records if record[field] is not None}
         for name in given:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import re
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dare.errors import InvalidInput, first_line, require
+from dare.errors import InvalidInput, first_line, require, suggest
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -69,16 +70,48 @@ def load(
         fix = f"has {len(tokenizer)} tokens, the model only {rows}; is it another model's?"
         raise InvalidInput("processing_class", type(tokenizer).__name__, fix)
     if peft_config is not None:
-        from peft import get_peft_model
-
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            try:
-                model = get_peft_model(model, peft_config)
-            except (ValueError, TypeError, KeyError) as error:
-                fix = first_line(error, 200)
-                raise InvalidInput("peft", type(peft_config).__name__, fix) from error
+        model = _with_adapters(model, peft_config, seed)
     return model, tokenizer
+
+
+def _with_adapters(model: Any, peft_config: Any, seed: int) -> Any:
+    from peft import get_peft_model
+
+    given = changed(peft_config)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        try:
+            made = get_peft_model(model, peft_config)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # what it cannot put into this model, in errors of many kinds
+            raise refused_by_peft(error, given) from error
+    trained = any(one.requires_grad for one in made.parameters())
+    require(trained, "peft", given, "leaves nothing to train")
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    for name in given.get("modules_to_save") or ():
+        require(name in names, "peft.modules_to_save", name, suggest(name, names))
+    return made
+
+
+def changed(peft_config: Any) -> dict[str, Any]:
+    """The fields of an adapter's configuration that somebody has set."""
+    usual = type(peft_config)()
+    return {
+        name: value
+        for name, value in vars(peft_config).items()
+        if value != getattr(usual, name, None) and name not in ("task_type", "peft_type")
+    }
+
+
+def refused_by_peft(error: Exception, given: Mapping[str, Any]) -> InvalidInput:
+    """One line that names the field which peft's error speaks of."""
+    said = first_line(error, 160)
+    spoken = said.lower().replace("_", " ")
+    for name, value in given.items():
+        if re.search(rf"\b{name.removeprefix('lora_').replace('_', ' ')}\b", spoken):
+            return InvalidInput(f"peft.{name}", value, f"peft refuses it: {said}")
+    return InvalidInput("peft", dict(given), f"peft refuses it: {said}")
 
 
 def without_dropout(model: Any) -> None:

@@ -24,7 +24,7 @@ from dare.report.sections.landscape import landscape
 from dare.report.sections.levels import levels
 from dare.report.sections.overview import overview, settings
 from dare.report.sections.rollouts import rollouts
-from dare.runs.files import write_whole
+from dare.runs.files import check_out, write_whole
 from dare.runs.found import find_runs, named
 from dare.runs.reader import RunData, read_run
 from dare.text import legible
@@ -63,9 +63,8 @@ _SCRIPTS = ("theme.js", "plots.js", "moves.js", "samples.js", "page.js", "live.j
 
 def write_report(words: Sequence[str], out: Path) -> dict[str, Any]:
     """Read the runs, write the file as a whole or not at all; returns what it shows."""
+    check_out(out, ".html", ".htm")
     shown = content([read_run(found) for found in find_runs(words)])
-    if not out.name:
-        raise InvalidInput("--out", str(out), "is a folder; name a file in it")
     try:
         write_whole(out, page(shown))
     except OSError as error:

@@ -16,7 +16,7 @@ import pyarrow.parquet
 from dare.curriculum.arrays import Array
 from dare.curriculum.tiers import Tier
 from dare.errors import InvalidInput, require, suggest
-from dare.runs.files import read_whole, read_yaml
+from dare.runs.files import check_out, read_whole, read_yaml
 
 FILE = "difficulty.parquet"
 BINS = 20
@@ -177,8 +177,7 @@ def histogram(table: pyarrow.Table, bins: int = BINS) -> list[dict[str, Any]]:
 
 def export(table: pyarrow.Table, path: Path) -> None:
     """As CSV or Parquet, by the file's ending."""
-    if path.suffix not in (".csv", ".parquet"):
-        raise InvalidInput("--out", str(path), "must end in .csv or .parquet")
+    check_out(path, ".csv", ".parquet")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".csv":

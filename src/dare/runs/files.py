@@ -12,12 +12,26 @@ from typing import Any
 
 import yaml
 
-from dare.errors import InvalidInput, require
+from dare.errors import InvalidInput, first_line, require
 
 # libyaml's are ten times faster; PyYAML can be built without.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _DEPTH = 100
+
+
+def check_out(path: Path, *endings: str, folder: bool = False) -> None:
+    """Refuse an --out that could not be written, before any work: a file of one of the endings, or
+    a folder."""
+    ends = not endings or str(path).endswith(endings)
+    require(ends, "--out", str(path), f"must end in {', '.join(endings)}")
+    if folder:
+        require(path.is_dir() or not path.exists(), "--out", str(path), "is a file; name a folder")
+    else:
+        require(not path.is_dir(), "--out", str(path), "is a folder; name a file in it")
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    fits = above.is_dir() and os.access(above, os.W_OK)
+    require(fits, "--out", str(path), f"{above} cannot be written to")
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -77,19 +91,32 @@ def _read(path: Path, kind: str, parse: Any) -> Any:
 
 def user_yaml(path: Path, field: str) -> Any:
     """What a YAML file holds that the user named in `field`."""
-    require(path.is_file(), field, str(path), "there is no such file")
     try:
-        return load_yaml(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InvalidInput(field, str(path), "there is no such file") from None
     except OSError as error:
         raise InvalidInput(field, str(path), f"cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, ValueError) as error:  # a date that is none, a number without end
-        fix = f"is not YAML: {' '.join(str(error).split())}"
+    except UnicodeDecodeError as error:
+        fix = f"is not YAML: byte {error.start} is not UTF-8; save it as UTF-8 text"
         raise InvalidInput(field, str(path), fix) from None
+    return typed_yaml(text, field, str(path))
+
+
+def typed_yaml(text: str, field: str, shown: str) -> Any:
+    """What a text that the user wrote says; `shown` stands for it in the line of an error."""
+    try:
+        return load_yaml(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None or "\n" not in text.strip() else f" at line {mark.line + 1}"
+        why = getattr(error, "problem", None) or first_line(error)
+        raise InvalidInput(field, shown, f"is not YAML{place}: {why}") from None
 
 
 def load_yaml(text: str) -> Any:
-    """YAML as plain values. Lists in lists in lists, and aliases that stand for far more than is
-    written, are a YAMLError."""
+    """YAML as plain values. Lists in lists in lists, aliases that stand for far more than is
+    written, and a key that is given twice, are a YAMLError."""
     depth = 0
     for event in yaml.parse(text, _LOADER):  # the fast loader would end the process instead
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -107,6 +134,7 @@ def load_yaml(text: str) -> Any:
             size = float("inf")
         if size > 10 * max(len(text), 100):
             raise yaml.YAMLError("its aliases stand for far more than is written")
+        _check_once(node, set())
         return loader.construct_document(node)
     finally:
         loader.dispose()
@@ -125,3 +153,19 @@ def _size(node: yaml.Node, known: dict[int, float]) -> float:
         inside = [one for pair in held for one in (pair if isinstance(pair, tuple) else (pair,))]
         known[id(node)] = 1 + sum(_size(one, known) for one in inside)
     return known[id(node)]
+
+
+def _check_once(node: yaml.Node, known: set[int]) -> None:
+    """YAML takes the last of several values of a key, and says nothing."""
+    if id(node) in known or not isinstance(node, yaml.CollectionNode):
+        return
+    known.add(id(node))
+    seen = set[tuple[str, str]]()
+    for one in node.value:
+        key, value = one if isinstance(one, tuple) else (None, one)
+        if isinstance(key, yaml.ScalarNode):
+            if (key.tag, key.value) in seen:
+                problem = f"{key.value!r} is given twice; keep one"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            seen.add((key.tag, key.value))
+        _check_once(value, known)

@@ -24,6 +24,14 @@ from dare.training.recipe import change, curriculum_of, load_recipe
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]*")
 
 
+def check_own(options: Sequence[str]) -> None:
+    """Refuse options that the study itself sets."""
+    for word in options:
+        fix = "is set by the study; use --seeds, --first-seed, --arm and --out"
+        name = word.partition("=")[0].replace("_", "-")
+        require(name not in ("--seed", "--preset", "--output-dir"), name, word, fix)
+
+
 @dataclass(frozen=True)
 class Arm:
     """One method of a study; `options` are `--field value` words as `dare train` takes them."""
@@ -35,6 +43,7 @@ class Arm:
     def __post_init__(self) -> None:
         fix = "becomes a folder: use letters, digits and . _ + = , - and begin with a letter"
         require(_NAME.fullmatch(self.name), "arm", self.name, fix)
+        check_own(self.options)
         load_preset(self.preset)  # an unknown one is told the nearest, before anything runs
 
     @classmethod
@@ -124,10 +133,7 @@ class Study:
 
     def jobs(self) -> list[Job]:
         """Every run, all settings checked; nothing is written."""
-        for word in self.options:
-            fix = "is set by the study; use --seeds, --first-seed, --arm and --out"
-            name = word.partition("=")[0]
-            require(name not in ("--seed", "--preset", "--output-dir"), name, word, fix)
+        check_own(self.options)
         require(self.seeds >= 1, "--seeds", self.seeds, "needs at least one")
         first = self.first_seed
         require(first >= 0, "--first-seed", first, "must not be negative")

@@ -215,7 +215,7 @@ class DareConfig(RunSettings):
         rule, fix = self.success_threshold, "must be a finite number or a function"
         if isinstance(rule, str):
             return reward_named(rule, "success_threshold")
-        number = isinstance(rule, (int, float)) and math.isfinite(rule)
+        number = type(rule) in (int, float) and math.isfinite(rule)
         require(rule is None or callable(rule) or number, "success_threshold", rule, fix)
         return rule
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dare.curriculum.prompts import PromptTable
 from dare.curriculum.rollouts import Conditioning
-from dare.data.row import encodable, text_of
+from dare.data.row import blank, encodable, text_of
 from dare.errors import InvalidInput, require
 from dare.templates import Message, load_template, template_of
 from dare.templates.encode import encode
@@ -240,13 +240,13 @@ def _checked(row: Mapping[str, Any], where: str, answered: bool) -> str:
         encodable(text, f"{where}[{name!r}]")
         if name == "answer" and value is None and row.get("tests"):
             continue  # a program's row among those with answers
-        if name == "answer" and answered and (not text.strip() or _is_missing(value, text)):
+        if name == "answer" and answered and (blank(text) or _is_missing(value, text)):
             fix = "every row needs an answer; drop the row or fill it in"
             raise InvalidInput(f"{where}['answer']", value, fix)
     prompt, where = row.get("prompt"), f"{where}['prompt']"
     if isinstance(prompt, str):
-        require(prompt.strip(), where, prompt, "has no words; drop the row")
-        return encodable(prompt, where)
+        require(not blank(encodable(prompt, where)), where, prompt, "has no words; drop the row")
+        return prompt
     turns = prompt if isinstance(prompt, list) else []
     fits = [
         isinstance(turn, Mapping) and all(isinstance(turn.get(k), str) for k in ("role", "content"))
@@ -254,7 +254,7 @@ def _checked(row: Mapping[str, Any], where: str, answered: bool) -> str:
     ]
     fix = "must be a string or a list of messages with 'role' and 'content', both strings"
     require(fits and all(fits), where, prompt, fix)
-    spoken = any(turn["content"].strip() for turn in turns) and all(t["role"] for t in turns)
+    spoken = any(not blank(turn["content"]) for turn in turns) and all(t["role"] for t in turns)
     require(spoken, where, prompt, "has no words, or nobody who says them; drop the row")
     for turn in turns:
         encodable(turn["role"] + turn["content"], where)

@@ -13,13 +13,12 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dare.config import CurriculumConfig, nest
-from dare.config.nested import arguments, hints_of, kinds_of, names_of, typed
-from dare.errors import InvalidInput, first_line, require, suggest
+from dare.config.nested import arguments, hints_of, kinds_of, names_of, typed, within
+from dare.errors import InvalidInput, require, suggest
+from dare.policy.model import refused_by_peft
 from dare.rewards.model import named_functions
-from dare.runs.files import load_yaml
+from dare.runs.files import load_yaml, typed_yaml, user_yaml
 from dare.training.config import FAMILIAR, DareConfig
 from dare.training.from_trl import MEANT, answer, is_trls, suggest_setting
 from dare.training.trainer import DareTrainer
@@ -70,24 +69,14 @@ def shipped_text(name: str) -> str:
 def load_recipe(name: str) -> dict[str, Any]:
     """A shipped recipe by name, or a YAML file by path."""
     path, own = Path(name), dict[str, Any]()
-    try:
-        if path.suffix in (".yaml", ".yml") or path.exists():
-            text = path.read_text(encoding="utf-8")
-            own = {"modules": str(path.resolve().parent)}
-        else:
-            text = shipped_text(name)
-        recipe = load_yaml(text)
-    except FileNotFoundError:
-        raise InvalidInput("recipe", name, "there is no such file") from None
-    except OSError as error:
-        raise InvalidInput("recipe", name, f"cannot be read ({error.strerror})") from None
-    except InvalidInput:
-        raise
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidInput("recipe", name, f"is not YAML: {first_line(error)}") from None
+    if path.suffix in (".yaml", ".yml") or os.path.lexists(name):
+        recipe, own = user_yaml(path, "recipe"), {"modules": str(path.resolve().parent)}
+    else:
+        recipe = load_yaml(shipped_text(name))
     if not isinstance(recipe, dict) or not recipe:
         raise InvalidInput("recipe", name, "must be a mapping of settings")
     whole = {**own, **_checked(recipe)}
+    nest(whole.get("curriculum") or {}, once=True)
     return located(whole, Path(whole["modules"])) if whole.get("modules") else whole
 
 
@@ -192,7 +181,7 @@ def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
                 break
         else:
             if is_trls(plain):
-                answer(plain, yaml.safe_load(text))
+                answer(plain, typed_yaml(text, f"--{name}", text))
                 continue
             every = [*_PARTS, *fields, *settings]
             raise InvalidInput(f"--{name}", text, f"is no setting; {suggest_setting(plain, every)}")
@@ -241,19 +230,7 @@ def build(recipe: Mapping[str, Any], **kwargs: Any) -> DareTrainer:
     args = config_of(recipe)
     reward = recipe.get("reward", "boxed")
     reward = named_functions(reward, "reward")  # before data and model are looked for
-    peft = None
-    if recipe.get("peft"):
-        from peft import LoraConfig
-
-        known = {item.name for item in dataclasses.fields(LoraConfig)}
-        for key, value in recipe["peft"].items():
-            if key not in known:
-                raise InvalidInput(f"peft.{key}", value, _elsewhere(str(key), known))
-        options = arguments(LoraConfig, {"task_type": "CAUSAL_LM", **recipe["peft"]}, "peft")
-        try:
-            peft = LoraConfig(**options)
-        except Exception as error:  # its own checks, of several kinds
-            raise InvalidInput("peft", recipe["peft"], first_line(error)) from error
+    peft = _adapters(recipe["peft"]) if recipe.get("peft") else None
     train = load_data(recipe.get("data"), "data")
     held_out = _evaluation_data(recipe.get("eval_data"))
     model = recipe.get("model", "pocket")
@@ -263,6 +240,24 @@ def build(recipe: Mapping[str, Any], **kwargs: Any) -> DareTrainer:
 
         model, tokenizer = pocket.load_policy(), pocket.load_tokenizer()
     return DareTrainer(model, reward, args, train, held_out, tokenizer, peft_config=peft, **kwargs)
+
+
+def _adapters(given: Mapping[str, Any]) -> Any:
+    """The LoraConfig of the part `peft`."""
+    from peft import LoraConfig
+
+    known = {item.name for item in dataclasses.fields(LoraConfig)}
+    for key, value in given.items():
+        if key not in known:
+            raise InvalidInput(f"peft.{key}", value, _elsewhere(str(key), known))
+    options = arguments(LoraConfig, {"task_type": "CAUSAL_LM", **given}, "peft")
+    task = options["task_type"]
+    require(task == "CAUSAL_LM", "peft.task_type", task, "a policy is a CAUSAL_LM; leave it out")
+    within("[0, 1)", options.get("lora_dropout", 0.0), "peft.lora_dropout")
+    try:
+        return LoraConfig(**options)
+    except Exception as error:  # its own checks, of several kinds
+        raise refused_by_peft(error, given) from error
 
 
 def eval_sources(source: Any) -> dict[str, Any]:
@@ -312,10 +307,7 @@ def load_data(source: Any, field: str) -> list[dict[str, Any]]:
 def _value(text: str, hint: Any, name: str) -> Any:
     """An option's text as YAML reads it, except where the setting takes it as a word."""
     kinds = kinds_of(hint)
-    try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"--{name}", text, f"is not YAML: {first_line(error)}") from None
+    value = typed_yaml(text, f"--{name}", text)
     word = (isinstance(value, bool) and bool not in kinds) or (not text and str in kinds)
     if str in kinds and not {int, float} & set(kinds):
         word |= isinstance(value, int | float | datetime.date) and not isinstance(value, bool)
