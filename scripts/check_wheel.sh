@@ -60,7 +60,7 @@ PY
       gpu/bin/dare doctor
       echo "gpu: fused layers import" ;;
     deepspeed)
-      PATH="$PWD/deepspeed/bin:$PATH" deepspeed/bin/dare train quickstart --accelerate zero2 \
+      PATH="$PWD/deepspeed/bin:$PATH" deepspeed/bin/dare train quickstart --accelerate zero2 --processes 2 \
         --max-steps 2 --output-dir zero2
       test -s zero2/metrics.jsonl
       echo "deepspeed: two processes train with ZeRO-2" ;;

@@ -30,13 +30,13 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any
     monkeypatch.setattr(cli, "app", COMMAND)
     monkeypatch.setattr("dare.training.trainer.DareTrainer.train", lambda *_, **__: sys.exit(99))
 
-    def check(field: str, words: list[str], recipe: Any = None) -> None:
+    def check(field: str, words: list[str], recipe: Any = None, command: str = "train") -> None:
         if recipe is not None:
             text = recipe if isinstance(recipe, str) else yaml.safe_dump(recipe)
             (tmp_path / "mine.yaml").write_text(text, encoding="utf-8", errors="surrogatepass")
             words = ["mine.yaml", *words]
         before = contents(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["dare", "train", *words])
+        monkeypatch.setattr(sys, "argv", ["dare", *command.split(), *words])
         shown = f"{words} {recipe!r}"
         with pytest.raises(SystemExit) as end:
             cli.main()
@@ -190,6 +190,13 @@ def test_values_out_of_their_range(way: str, refused: Any, monkeypatch: pytest.M
 # --- recipes, options, data and adapters ----------------------------------------------------------
 
 FEW = {"data": {"tasks": {"count": 8, "seed": 0}}, "training": {"max_completion_length": 64}}
+FEW_TOKENIZED, FEW_EAGER = (
+    {**FEW, "training": {**FEW["training"], **more}}
+    for more in (
+        {"chat_template_kwargs": {"tokenize": True}},
+        {"model_init_kwargs": {"attn_implementation": "eager"}},
+    )
+)
 SPECIAL: list[tuple[str, list[str], Any]] = [
     ("recipe", ["nosuch"], None),
     ("recipe", ["./nosuch.yml"], None),
@@ -272,6 +279,8 @@ SPECIAL: list[tuple[str, list[str], Any]] = [
     ("peft", [], {**FEW, "peft": {"target_modules": "["}}),
     ("peft", [], {**FEW, "peft": {"inference_mode": True}}),
     ("peft.modules_to_save", [], {**FEW, "peft": {"modules_to_save": ["nowhere"]}}),
+    ("chat_template_kwargs.tokenize", [], FEW_TOKENIZED),
+    ("model_init_kwargs", [], FEW_EAGER),
     ("--resume", ["--resume", "nowhere"], None),
     ("--resume", ["--resume", "mine.yaml"], {"model": "pocket"}),
     ("output_dir", ["--output-dir", "mine.yaml"], FEW),
@@ -283,6 +292,38 @@ SPECIAL: list[tuple[str, list[str], Any]] = [
     ("epsilon_high", ["--loss-type", "cispo", "--epsilon-high", "0.5"], None),
     ("max_steps", ["--num-iterations", "7"], None),
 ]
+
+
+OTHERS: list[tuple[str, str, list[str]]] = [
+    ("--variant", "study estimators", ["--variant", "K=--estimator.name 'paper"]),
+    ("--out", "study estimators", ["--out", "there.jsonl"]),
+    ("--prompts", "study estimators", ["--prompts", "5000", "--estimators", "dare,teacher"]),
+    ("--arm", "study methods", ["--arm", 'mine=dare --tiers "true']),
+    ("--base", "study methods", ["--presets", "grpo,dare", "--base", "paper"]),
+    ("--workers", "study methods", ["--workers", "-1"]),
+    ("--devices", "study methods", ["--devices", "cuda"]),
+    ("--out", "study sweep", ["--field", "eta", "--values", "0,1", "--out", ""]),
+    ("--at", "teacher measure", ["--at", "0,4000"]),
+    ("--hidden", "teacher fit", ["there.jsonl", "--hidden", "9999999999"]),
+    ("--prompt-tokens", "plan", ["--prompt-tokens", "inf"]),
+    ("--folder", "quickstart", ["--folder", "there.jsonl"]),
+    ("--data", "init", ["--data", "nowhere.csv"]),
+    ("--gpu", "init", ["--data", "there.jsonl", "--reward", "own:score", "--gpu", "Abacus"]),
+    ("--model", "init", ["--data", "there.jsonl", "--model", ""]),
+    ("columns.prompt", "data inspect", ["there.jsonl", "--columns", "prompt=nothing"]),
+    ("--top-p", "eval", ["pocket", "--benchmarks", "tasks", "--top-p", "1.5"]),
+    ("--column", "eval", ["pocket", "--benchmarks", "tasks", "--column", "text"]),
+    ("No such command", "trian", []),
+    ("--seeds", "study methods", ["--seeds", "several"]),
+]
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_other_commands(part: int, refused: Any, tmp_path: Path) -> None:
+    row = {"prompt": "1+1=", "answer": "2", "pass_rate": 0.5}
+    (tmp_path / "there.jsonl").write_text(f"{json.dumps(row)}\n")
+    for field, command, words in OTHERS[part::2]:
+        refused(field, words, command=command)
 
 
 @pytest.mark.parametrize("part", range(4))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dare.commands.options import Json
+from dare.commands.options import Json, filled
 
 
 def compare(
@@ -31,7 +31,9 @@ def compare(
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option(help="Folder for the tables (Markdown, CSV, LaTeX), figures and JSON."),
+        typer.Option(
+            help="Folder for the tables (Markdown, CSV, LaTeX), figures and JSON.", callback=filled
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from dare.commands.options import Columns, Json
+from dare.commands.options import Columns, Json, filled
 from dare.errors import require
 
 data = typer.Typer(
@@ -30,7 +30,8 @@ def prepare(
         typer.Argument(help="paper-math, paper-code, a YAML recipe, or data files and hub ids."),
     ],
     out: Annotated[
-        str | None, typer.Option(help="X.parquet, X.jsonl or X.jsonl.gz; data/NAME.parquet.")
+        str | None,
+        typer.Option(help="X.parquet, X.jsonl or X.jsonl.gz; data/NAME.parquet.", callback=filled),
     ] = None,
     data_dir: Annotated[
         str | None, typer.Option(help="Folder of local copies, instead of the hub.")

@@ -17,6 +17,12 @@ OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
 """For commands that take any setting of a recipe."""
 
 
+def filled(text: str | None) -> str | None:
+    """The value of --out, which an empty variable of a script leaves without a word."""
+    require(text != "", "--out", text, "is empty; name a place, or leave the option out")
+    return text
+
+
 def quiet() -> None:
     """No bars of transformers between our own."""
     from transformers.utils import logging

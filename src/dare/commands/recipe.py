@@ -13,7 +13,7 @@ import typer
 from dare.commands.data import parse_columns
 from dare.commands.options import Columns
 from dare.commands.presets import field_docs
-from dare.errors import InvalidInput
+from dare.errors import InvalidInput, require
 
 _REWARD = '''\
 """The reward of this recipe: one number a rollout, or None where it could not be scored."""
@@ -132,6 +132,7 @@ def init(
     """
     import yaml
 
+    from dare.data.load import kind_of
     from dare.runs.files import check_out
     from dare.training.recipe import load_data
 
@@ -139,20 +140,20 @@ def init(
     check_out(path, ".yaml", ".yml")
     if path.exists():
         raise InvalidInput("--out", out, "is there already; name another file, or remove it")
+    require(model, "--model", model, "name a folder, a hub id, or pocket")
     named = parse_columns(columns)
 
     def source(file: str) -> Any:
         return {"path": file, "columns": named} if named else file
 
     rows: list[dict[str, Any]] = []
-    if Path(data).exists():
+    if Path(data).exists() or kind_of(Path(data)):
         rows = load_data(source(data), "--data")
-    if eval_data and Path(eval_data).exists():
+    if eval_data and (Path(eval_data).exists() or kind_of(Path(eval_data))):
         load_data(source(eval_data), "--eval-data")  # refused here, not after a night of training
     small = model == "pocket"
     budget = 64 if len(rows) < 512 and rows else 256
     steps = -(-3 * len(rows) * 8 // budget) if rows else 200
-    begun = _begin_reward(reward, path.parent, rows)
     run = f"runs/{path.stem}"
     trust = " --trust" if ":" in reward else ""  # the recipe runs code of your own
 
@@ -183,6 +184,7 @@ def init(
     )
     text += (_EVALUATE if eval_data else "") + ("" if small or full else _PEFT)
     memory, missing = _memory(yaml.safe_load(text.replace("{memory}", "")), gpu)
+    begun = _begin_reward(reward, path.parent, rows)
     path.write_text(text.replace("{memory}", memory), encoding="utf-8")
     typer.echo(f"wrote {out}{f' and {begun}, the reward to fill in' if begun else ''}")
     if missing:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,11 +14,12 @@ from dare.commands.options import (
     Json,
     Recipe,
     changed_recipe,
+    filled,
     listed,
     quiet,
     steps_of,
 )
-from dare.errors import InvalidInput, require
+from dare.errors import InvalidInput, require, suggest
 
 
 def estimators(
@@ -32,7 +32,9 @@ def estimators(
     ] = "",
     prompts: Annotated[int, typer.Option(help="Prompts whose truth is measured.")] = 200,
     rollouts: Annotated[int, typer.Option(help="Fresh rollouts of each, for the truth.")] = 64,
-    out: Annotated[str, typer.Option(help="Folder of the study.")] = "runs/estimators",
+    out: Annotated[
+        str, typer.Option(help="Folder of the study.", callback=filled)
+    ] = "runs/estimators",
     names: Annotated[
         str, typer.Option("--estimators", help="Some of them, by comma; default: all.")
     ] = "",
@@ -85,10 +87,11 @@ def estimators(
 
 def parse_variant(text: str) -> tuple[str, dict[str, Any]]:
     """Name and settings from 'NAME=--field value ...'; the name may hold a = itself."""
+    from dare.study.methods import words_of
     from dare.training.recipe import change
 
     name, found, rest = text.partition("=--")
-    options = shlex.split("--" + rest) if found else []
+    options = words_of("--variant", "--" + rest) if found else []
     made = change({}, options) if options else {}
     if not name.strip() or not made.get("curriculum"):
         fix = "is written as 'NAME=--field value ...', as in 'mopps=--estimator.name posterior'"
@@ -149,7 +152,7 @@ def methods(
     recipe: RecipeOption = "quickstart",
     workers: Workers = 1,
     devices: Devices = "",
-    out: Annotated[str, typer.Option(help="Folder of the runs.")] = "runs/methods",
+    out: Annotated[str, typer.Option(help="Folder of the runs.", callback=filled)] = "runs/methods",
     base: Base = None,
     truth: Truth = False,
     json: Json = False,
@@ -193,7 +196,7 @@ def sweep(
     recipe: RecipeOption = "quickstart",
     workers: Workers = 1,
     devices: Devices = "",
-    out: Annotated[str, typer.Option(help="Folder of the runs.")] = "runs/sweep",
+    out: Annotated[str, typer.Option(help="Folder of the runs.", callback=filled)] = "runs/sweep",
     base: Base = None,
     truth: Truth = False,
     json: Json = False,
@@ -229,6 +232,9 @@ def _run(
     from dare.study.comparison import compare_runs
     from dare.study.runner import StudyProgress
 
+    names = [arm.name for arm in made.arms]
+    require(base is None or base in names, "--base", base, suggest(str(base), names))
+    require(workers >= 1, "--workers", workers, "needs at least one")
     outcome = made.run(workers, listed(devices), progress=StudyProgress())
     if outcome.failed:
         failed = "; ".join(f"{job.title} ({job.log})" for job, _ in outcome.failed)

@@ -159,6 +159,7 @@ def _progress(quiet: bool) -> Progress:
         TextColumn("{task.fields[figures]}"),
         console=Console(stderr=True),
         disable=quiet,
+        transient=True,
     )
 
 

@@ -16,8 +16,8 @@ from rich.text import Text
 from dare.data.load import Source, read_rows
 from dare.data.prepare import BATCH
 from dare.data.repeats import Repeats, key_of, simplified, squeezed
-from dare.data.row import problem_text, text_of, where_is
-from dare.data.schema import check_columns, to_row
+from dare.data.row import lookup, problem_text, text_of, where_is
+from dare.data.schema import EMPTY, check_columns, to_row
 from dare.errors import InvalidInput
 from dare.text import natural
 
@@ -36,8 +36,9 @@ def inspect(
 ) -> dict[str, Any]:
     """Figures of a data set in one pass; a row that cannot be used is counted, not an error."""
     check_columns(columns or {})
-    found = _Figures(examples, seed)
+    found, empty = _Figures(examples, seed), dict(columns or {})
     for raw in read_rows(source, split=split):
+        empty = {key: name for key, name in empty.items() if lookup(raw, name) is None}
         found.rows += 1
         found.columns.update(map(str, raw))
         try:
@@ -45,6 +46,8 @@ def inspect(
         except InvalidInput as error:
             found.bad += 1
             found.bad_examples = [*found.bad_examples, str(error)][:_LISTED]
+    for key, name in empty.items():
+        raise InvalidInput(f"columns.{key}", name, EMPTY)
     found.flush()
     return found.to_dict()
 

@@ -81,7 +81,7 @@ def is_file(source: object) -> bool:
     text = str(source)
     if "://" in text:
         return True
-    named = _kind(Path(text)) is not None or any(sign in text for sign in "*?[")
+    named = kind_of(Path(text)) is not None or any(sign in text for sign in "*?[")
     return named or text.startswith(("/", "./", "../", "~")) or Path(text).exists()
 
 
@@ -138,14 +138,15 @@ def _addresses(pattern: str) -> list[str]:
         raise InvalidInput("data", pattern, f"cannot be reached ({first_line(error)})") from error
 
 
-def _kind(path: Path) -> str | None:
+def kind_of(path: Path) -> str | None:
+    """What a file of this name holds; None where that cannot be told."""
     suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     return _KINDS.get(suffix.lower())
 
 
 def _file(path: Path | str) -> Iterator[Row]:
     readers = {"json": json_rows, "parquet": _parquet, "csv": _csv}
-    kind = _kind(Path(path))
+    kind = kind_of(Path(path))
     if kind is None:
         fix = f"unknown kind of file; DARE reads {', '.join(_KINDS)} (text also with .gz)"
         raise InvalidInput("data", str(path), fix)

@@ -213,6 +213,8 @@ def _extra(raw: Mapping[str, Any], used: set[str], where: str) -> dict[str, Any]
 
 _TRAINED = tuple(name for name in FIELDS if name not in ("id", "extra"))
 # What reward functions are given beside the columns: a column of such a name would hide it.
+EMPTY = "no row has anything in this column"
+"""What is said of a column that the user named."""
 _GIVEN = ("prompts", "completions", "completion_ids")
 
 
@@ -242,7 +244,7 @@ def training_rows(source: Source, *, name: str = "data") -> list[dict[str, Any]]
         rows.append(made)
         present.update(dict.fromkeys(made))
     for key, one in empty.items():
-        raise InvalidInput(f"columns.{key}", one, "no row has anything in this column")
+        raise InvalidInput(f"columns.{key}", one, EMPTY)
     # Rewards are called with whole columns, so every row has every one of them.
     return [{key: row.get(key) for key in present} for row in rows]
 

@@ -19,7 +19,7 @@ from dare.evaluation.responses import ResponseFile, Saved, check_form, detect
 from dare.policy.generate import GenerationRequest, Generator
 from dare.runs.files import read_yaml
 from dare.templates import Template, load_template
-from dare.templates.encode import OPTIONS, encode
+from dare.templates.encode import encode, give_options
 from dare_decoder import Sampling
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def open_model(found: Located, *, dtype: str = "auto", rows: int = 256) -> Polic
         if isinstance(error, InvalidInput):
             raise
         raise _not_loaded("MODEL", found.name, error) from None
-    setattr(tokenizer, OPTIONS, found.chat_template_kwargs)
+    give_options(tokenizer, found.chat_template_kwargs)
     return Policy(model.to(device).eval(), tokenizer, generation_rows=rows)
 
 

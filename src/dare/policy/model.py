@@ -78,6 +78,10 @@ def _with_adapters(model: Any, peft_config: Any, seed: int) -> Any:
     from peft import get_peft_model
 
     given = changed(peft_config)
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    names = {name for name in names if name and not name.isdigit()}
+    for name in given.get("modules_to_save") or ():
+        require(name in names, "peft.modules_to_save", name, suggest(name, names))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         try:
@@ -88,9 +92,6 @@ def _with_adapters(model: Any, peft_config: Any, seed: int) -> Any:
             raise refused_by_peft(error, given) from error
     trained = any(one.requires_grad for one in made.parameters())
     require(trained, "peft", given, "leaves nothing to train")
-    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    for name in given.get("modules_to_save") or ():
-        require(name in names, "peft.modules_to_save", name, suggest(name, names))
     return made
 
 

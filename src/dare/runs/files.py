@@ -20,18 +20,18 @@ _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _DEPTH = 100
 
 
-def check_out(path: Path, *endings: str, folder: bool = False) -> None:
+def check_out(path: Path, *endings: str, folder: bool = False, field: str = "--out") -> None:
     """Refuse an --out that could not be written, before any work: a file of one of the endings, or
     a folder."""
     ends = not endings or str(path).endswith(endings)
-    require(ends, "--out", str(path), f"must end in {', '.join(endings)}")
+    require(ends, field, str(path), f"must end in {', '.join(endings)}")
     if folder:
-        require(path.is_dir() or not path.exists(), "--out", str(path), "is a file; name a folder")
+        require(path.is_dir() or not path.exists(), field, str(path), "is a file; name a folder")
     else:
-        require(not path.is_dir(), "--out", str(path), "is a folder; name a file in it")
+        require(not path.is_dir(), field, str(path), "is a folder; name a file in it")
     above = next(parent for parent in path.absolute().parents if parent.exists())
     fits = above.is_dir() and os.access(above, os.W_OK)
-    require(fits, "--out", str(path), f"{above} cannot be written to")
+    require(fits, field, str(path), f"{above} cannot be written to")
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dare.errors import InvalidInput, require
-from dare.runs.files import read_json, write_json, write_whole
+from dare.runs.files import check_out, read_json, write_json, write_whole
+from dare.runs.folder import remove_empty
 from dare.runs.reader import read_lines
 from dare.study.estimator_figures import summarise
 from dare.study.estimators import Measurement, watch
@@ -26,7 +27,7 @@ from dare.training.progress import RichProgress
 from dare.training.recipe import curriculum_of
 
 _FIRST_SEED = 42
-POINTS, SEED = "points.json", "seed.json"
+POINTS, SEED, _MARK = "points.json", "seed.json", "study.json"
 """What was measured, and what a process of its own is to do."""
 
 
@@ -52,7 +53,9 @@ def run_estimators(
         "measurement": dataclasses.asdict(wanted),
         "teacher": None if teacher is None else [teacher, load_head(teacher).head.digest()],
     }
-    _claim(folder, json.loads(json.dumps(settings, default=str)))
+    whole = folder.resolve()
+    there = next(above for above in (whole, *whole.parents) if above.exists())
+    new = _claim(folder, json.loads(json.dumps(settings, default=str)))
     every = range(first, first + seeds)
     jobs = [SeedJob(dict(recipe), wanted, seed, teacher, folder / f"seed-{seed}") for seed in every]
     missing = [job for job in jobs if not job.done]
@@ -62,7 +65,13 @@ def run_estimators(
             raise InvalidInput("--workers", job.title, f"failed ({reason}); see {job.log}")
         stopped = bool(outcome.interrupted)
     else:
-        stopped = not all(job.run() for job in missing)
+        try:
+            stopped = not all(job.run() for job in missing)
+        except InvalidInput:  # before its first step, it may be
+            if new and [item.name for item in folder.iterdir()] == [_MARK]:
+                (folder / _MARK).unlink()
+                remove_empty(whole, there)
+            raise
     if stopped:
         raise KeyboardInterrupt
     runs = [read_json(job.folder / POINTS) for job in jobs]
@@ -155,13 +164,15 @@ class SeedJob(Task):
         return True
 
 
-def _claim(folder: Path, settings: dict[str, Any]) -> None:
-    """A folder belongs to one study; another's, or a stranger's, is left alone."""
-    path = folder / "study.json"
+def _claim(folder: Path, settings: dict[str, Any]) -> bool:
+    """A folder belongs to one study; another's, or a stranger's, is left alone. Whether it is
+    new."""
+    check_out(folder, folder=True)
+    path = folder / _MARK
     strangers = [item.name for item in folder.iterdir()] if folder.is_dir() else []
     if path.is_file():
         if read_json(path) == settings:
-            return
+            return False
         fix = "holds a study with other settings; choose another folder"
         finished = list(folder.glob("seed-*/points.json"))
         require(not finished, "--out", str(folder), fix)  # nothing would be lost otherwise
@@ -169,6 +180,7 @@ def _claim(folder: Path, settings: dict[str, Any]) -> None:
         shown = f"{folder} ({strangers[0]}, ...)"
         raise InvalidInput("--out", shown, "holds other files; choose another folder")
     write_json(path, settings)
+    return True
 
 
 def tables(figures: dict[str, Any]) -> list[Table]:

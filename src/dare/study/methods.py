@@ -32,6 +32,14 @@ def check_own(options: Sequence[str]) -> None:
         require(name not in ("--seed", "--preset", "--output-dir"), name, word, fix)
 
 
+def words_of(option: str, text: str) -> list[str]:
+    """The words of a line as a shell takes them."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InvalidInput(option, text, f"is no line of words ({error})") from None
+
+
 @dataclass(frozen=True)
 class Arm:
     """One method of a study; `options` are `--field value` words as `dare train` takes them."""
@@ -50,7 +58,7 @@ class Arm:
     def parse(cls, text: str) -> Arm:
         """From 'NAME=PRESET --field value ...'."""
         name, equals, rest = text.partition("=")
-        words = shlex.split(rest)
+        words = words_of("--arm", rest)
         if not equals or not words:
             fix = "is written as 'NAME=PRESET --field value ...', e.g. 'tiers=dare --tiers true'"
             raise InvalidInput("--arm", text, fix)
@@ -170,9 +178,12 @@ class Study:
     ) -> Outcome:
         """Run what is missing; see `run_jobs`."""
         jobs = self.jobs()
+        places = list(devices) or default_devices(jobs[0].recipe)
+        for place in places:
+            fix = "name `cpu`, or GPUs by number, as in 0,1"
+            require(place == "cpu" or place.isdecimal(), "--devices", place, fix)
         with sole(self.out, "--out"):
             self._note_order()
-            places = list(devices) or default_devices(jobs[0].recipe)
             return run_jobs(jobs, workers, places, limit, progress)
 
     def _note_order(self) -> None:

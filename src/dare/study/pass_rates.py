@@ -49,7 +49,7 @@ def measure(recipe: Mapping[str, Any], out: Path, wanted: Wanted) -> list[dict[s
     points that were measured are not measured again.
     """
     folder = out.with_name(out.name + ".run")
-    _claim(folder, recipe, wanted)
+    mark = _claim(folder, recipe, wanted)
     bar, fix = [RichProgress("measure")], "measure in one process"
     trainer = made_to_measure(recipe, folder / "run", bar, fix)
     label = Path(str(recipe.get("model", "pocket"))).name
@@ -57,6 +57,7 @@ def measure(recipe: Mapping[str, Any], out: Path, wanted: Wanted) -> list[dict[s
     fix = f"the run ends after {steps} steps; lengthen it with --max-steps"
     require(last <= steps, "--at", last, fix)
     recorder = RateRecorder(trainer, wanted, folder, label)
+    write_whole(folder / "measure.json", mark)
     trainer.add_callback(recorder)
     resumes = bool(checkpoints(folder / "run"))
     trainer.train(resume_from_checkpoint=resumes)
@@ -126,8 +127,8 @@ def prompts_of(recipe: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(text_of(row["prompt"]) for row in load_data(recipe.get("data"), "data"))
 
 
-def _claim(folder: Path, recipe: Mapping[str, Any], wanted: Wanted) -> None:
-    """What lies in OUT.run must be of this very measurement."""
+def _claim(folder: Path, recipe: Mapping[str, Any], wanted: Wanted) -> str:
+    """What lies in OUT.run must be of this very measurement, which measure.json names."""
     settings = {
         "recipe": dict(recipe),
         "at": sorted(wanted.at),
@@ -141,9 +142,7 @@ def _claim(folder: Path, recipe: Mapping[str, Any], wanted: Wanted) -> None:
         same = path.is_file() and path.read_text(encoding="utf-8") == text
         fix = "holds an unfinished measurement with other settings; remove it or choose another OUT"
         require(same, "--out", str(folder), fix)
-        return
-    folder.mkdir(parents=True)
-    path.write_text(text, encoding="utf-8")
+    return text
 
 
 def _write(path: Path, lines: list[dict[str, Any]]) -> None:

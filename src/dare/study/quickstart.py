@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dare.errors import InvalidInput
-from dare.runs.files import write_json
+from dare.runs.files import check_out, write_json
 from dare.runs.methods import Run, load_runs
 from dare.study.comparison import run_figures
 from dare.study.single import estimation_error, train
@@ -29,6 +29,7 @@ def run_quickstart(
 
     The first runs its steps; the others get the tokens it generated.
     """
+    check_out(folder, folder=True, field="--folder")
     if folder.exists():
         # Never remove what this command did not write.
         strangers = [p.name for p in folder.iterdir() if p.name not in (*presets, "report.html")]

@@ -48,7 +48,8 @@ class FitSettings:
         for name in ("steps", "references", "batch"):
             value = getattr(self, name)
             require(value >= 1, f"--{name}", value, "needs at least 1")
-        require(self.hidden >= 2, "--hidden", self.hidden, "needs at least 2")
+        fits = 2 <= self.hidden <= 65536  # that of DOTS is 896
+        require(fits, "--hidden", self.hidden, "must be between 2 and 65536")
         fix = "must be positive and fit the head's precision"
         require(0 < self.lr < 1e30, "--lr", self.lr, fix)
         decay = self.weight_decay

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dare.errors import require
 from dare.templates import Message
 
-OPTIONS = "chat_template_kwargs"
+_OPTIONS = "chat_template_kwargs"
 """Attribute of a tokenizer with more arguments for its template (`enable_thinking`), so that
 whoever encodes with it shows the policy the same."""
+_OURS = {  # of `apply_chat_template` itself: what is done with the text
+    *("conversation", "tokenize", "padding", "truncation", "max_length", "tokenizer_kwargs"),
+    *("return_tensors", "return_dict", "return_assistant_tokens_mask"),
+}
+
+
+def give_options(tokenizer: Any, options: Mapping[str, Any] | None) -> None:
+    """Have everybody who encodes with the tokenizer give its template these arguments."""
+    for name, value in (options or {}).items():
+        fix = "is no argument of a template, and set here; leave it out"
+        require(name not in _OURS, f"{_OPTIONS}.{name}", value, fix)
+    setattr(tokenizer, _OPTIONS, options)
 
 
 def prompt_text(tokenizer: Any, messages: Sequence[Message]) -> str:
@@ -41,6 +54,6 @@ def encode(tokenizer: Any, messages: Sequence[Message]) -> npt.NDArray[np.int64]
 
 
 def _by_template(tokenizer: Any, messages: Sequence[Message]) -> str:
-    options = {"add_generation_prompt": True, **(getattr(tokenizer, OPTIONS, None) or {})}
+    options = {"add_generation_prompt": True, **(getattr(tokenizer, _OPTIONS, None) or {})}
     text: str = tokenizer.apply_chat_template(list(messages), tokenize=False, **options)
     return text

@@ -39,7 +39,7 @@ from dare.runs import checkpoint
 from dare.runs.files import read_yaml
 from dare.runs.folder import RunFolder, plain, remove_empty, sole, usable
 from dare.state import load_state
-from dare.templates.encode import OPTIONS
+from dare.templates.encode import give_options
 from dare.text import prompt_text
 from dare.training.callbacks import StepEnd, StopWhenAsked, WholeSteps, print_less, stop_on_signals
 from dare.training.checkpoints import WholeCheckpoints
@@ -106,8 +106,11 @@ class DareTrainer(WholeCheckpoints):
         updates = args.accumulation(self.settings.rollout_budget, args.world_size)
         estimator_class(self.settings)  # a name that is none is told of before a model is loaded
         options = args.model_options(adapters=peft_config is not None)
+        fix = "is for a model that is loaded by its name (pocket is not); leave it out"
+        named = isinstance(model, (str, Path)) or not args.model_init_kwargs
+        require(named, "model_init_kwargs", args.model_init_kwargs, fix)
         model, processing_class = load(model, processing_class, peft_config, args.seed, **options)
-        setattr(processing_class, OPTIONS, args.chat_template_kwargs)
+        give_options(processing_class, args.chat_template_kwargs)
         if args.disable_dropout:
             without_dropout(model)
         if train_dataset is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dare.config.nested import hints_of, typed
+from dare.config.nested import hints_of, typed, within
 from dare.curriculum.estimators.build import wanted_scores
 from dare.errors import InvalidInput, require
 from dare.policy.gpus import Card
@@ -74,7 +74,7 @@ def workload_of(
     """
     require(processes >= 1, "--processes", processes, "must be at least 1")
     for name, tokens in (("prompt", prompt_tokens), ("response", response_tokens)):
-        require(tokens is None or tokens > 0, f"--{name}-tokens", tokens, "must be positive")
+        within("(0, inf)", 1.0 if tokens is None else tokens, f"--{name}-tokens")
     config, device = _settings(recipe)
     settings = config.curriculum_config(processes)
     config.accumulation(settings.rollout_budget, processes)  # refuses an uneven split
@@ -156,7 +156,7 @@ def _mixed(device: Mapping[str, Any], card: Card | None) -> bool:
 def _prompt_tokens(recipe: Mapping[str, Any], config: DareConfig) -> tuple[float, str]:
     """The mean over a sample of the data, where data and tokenizer are on this machine."""
     from dare.templates import template_of
-    from dare.templates.encode import OPTIONS, encode
+    from dare.templates.encode import encode, give_options
 
     tokenizer, rows = _tokenizer(recipe), _local_rows(recipe.get("data"), "data")
     picked = rows[:: max(1, len(rows) // _SAMPLE)][:_SAMPLE]
@@ -167,7 +167,7 @@ def _prompt_tokens(recipe: Mapping[str, Any], config: DareConfig) -> tuple[float
     sizes = []
     if tokenizer is not None:
         template = template_of(config.system_prompt)
-        setattr(tokenizer, OPTIONS, config.chat_template_kwargs)
+        give_options(tokenizer, config.chat_template_kwargs)
         sizes = [len(encode(tokenizer, template.messages(row["prompt"]))) for row in picked]
     if not sum(sizes):  # transformers makes tokenizers without a vocabulary where files are missing
         missing = "tokenizer" if picked else "data"
