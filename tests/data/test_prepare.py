@@ -197,7 +197,7 @@ def test_all_three_files_or_none(tmp_path, monkeypatch):
     monkeypatch.undo()
     for ending in (".report.json", ".dropped.jsonl"):
         (tmp_path / f"out.jsonl{ending}").mkdir()
-        with pytest.raises(InvalidInput, match=f"out.jsonl{ending} is a folder"):
+        with pytest.raises(InvalidInput, match=f"out.jsonl{ending}': is a folder"):
             run(tmp_path, source)
         (tmp_path / f"out.jsonl{ending}").rmdir()
     assert os.listdir(tmp_path) == ["in.jsonl"]

@@ -70,7 +70,8 @@ def test_what_cannot_be_reported_is_one_line_and_leaves_nothing(dare, run, tmp_p
         ([tmp_path / "empty"], "holds no run"),
         ([run, run], "is named twice"),
         ([broken], f"samples.jsonl': line {count} is not JSON"),
-        ([run, "--out", tmp_path / "empty"], "cannot be written"),
+        ([run, "--out", tmp_path / "empty"], "must end in .html"),
+        ([run, "--out", broken / "samples.jsonl" / "x.html"], "cannot be written"),
         ([run, "--port", 1], "goes with --serve"),
         ([run, "--serve", "--out", "x.html"], "not with --serve"),
     ):

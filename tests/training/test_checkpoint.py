@@ -116,6 +116,7 @@ def test_a_truncated_manifest_is_noticed(share: float, tmp_path: Path) -> None:
 def test_passing_over_is_said_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = sealed(tmp_path, 1)
     (folder / "\x1b[2J").write_text("of a stranger")
+    (folder / MANIFEST).unlink()
     folder.rename(tmp_path / "staged")
     seal(tmp_path / "staged", folder)
     (folder / "\x1b[2J").unlink()
@@ -234,6 +235,7 @@ def test_a_manifest_that_never_knew_the_optimiser_is_refused(
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     last = tmp_path / "checkpoint-2"
     (last / name).unlink()
+    (last / MANIFEST).unlink()
     last.rename(tmp_path / "staged")
     seal(tmp_path / "staged", last)
     with pytest.raises(InvalidInput, match=f"has no {name}"):

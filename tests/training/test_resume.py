@@ -582,11 +582,10 @@ def test_tied_weights_are_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_resumed_run_that_samples_otherwise_says_so(tmp_path: Path, caplog: Any) -> None:
     saved: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1}
     tiny.trainer(tmp_path, max_steps=1, temperature=0.6, **saved).train()
-    for now, epsilon, told in ((0.6, None, 0), (0.7, 0.3, 2)):
+    for now, norm, told in ((0.6, 1.0, 0), (0.7, 0.5, 2)):
         caplog.clear()
-        again = tiny.trainer(
-            tmp_path, max_steps=2 + told, temperature=now, epsilon_high=epsilon, **saved
-        )
+        changed = {"temperature": now, "max_grad_norm": norm}
+        again = tiny.trainer(tmp_path, max_steps=2 + told, **changed, **saved)
         again.train(resume_from_checkpoint=True)
         said = [line.getMessage() for line in caplog.records if "so far" in line.getMessage()]
         assert len(said) == told, said

@@ -127,7 +127,7 @@ def fit(
         held_out=held_out,
         seed=seed,
     )
-    check_out(Path(out), ".safetensors")
+    check_out(Path(out))
     columns = Columns(prompt_column, pass_rate_column, trials_column, policy_column)
     found = read_rates(rates, columns)
     with _progress(quiet=json) as bar:

@@ -31,9 +31,10 @@ def nest(values: Mapping[str, Any], *, once: bool = False) -> dict[str, Any]:
             if not isinstance(before, Mapping):
                 raise InvalidInput(str(key), value, f"{head!r} is given as a plain value too")
             inner = nest(inner, once=once)
-            twice = dict(flat(inner)).keys() & dict(flat(before)).keys() if once else None
-            if twice:
-                raise InvalidInput(f"{head}.{min(twice)}", value, "is given twice; keep one")
+            known = dict(flat(before)) if once else {}
+            for name, other in flat(inner):
+                fix = f"is given as {known.get(name)!r} too; keep one"
+                require(known.get(name, other) == other, f"{head}.{name}", other, fix)
             inner = merge(before, inner)
         nested[head] = inner
     return nested

@@ -24,7 +24,7 @@ def check_out(path: Path, *endings: str, folder: bool = False, field: str = "--o
     """Refuse an --out that could not be written, before any work: a file of one of the endings, or
     a folder."""
     ends = not endings or str(path).endswith(endings)
-    require(ends, field, str(path), f"must end in {', '.join(endings)}")
+    require(ends, field, str(path), f"must end in {' or '.join(endings)}")
     if folder:
         require(path.is_dir() or not path.exists(), field, str(path), "is a file; name a folder")
     else:
