@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 from rich.progress import track
-from scipy import stats
 
 from dare.curriculum.arrays import Array, offsets_of
 from dare.curriculum.buffer import RolloutBuffer
@@ -97,9 +96,8 @@ def predict(
         "discounted mean (0.8)": Discounted(count, 0.8),
         "dare": LiveEstimator(count),
     }
-    median = "dare (median read-out)"
-    errors: dict[str, list[Array]] = {name: [] for name in (*estimators, median)}
-    live = estimators["dare"]
+    mean = "dare (mean, for draws)"
+    errors: dict[str, list[Array]] = {name: [] for name in (*estimators, mean)}
     lengths = np.array([len(curve) for curve in curves])
     rng = np.random.default_rng(0)
     for step in track(range(min(last + 1, int(lengths.max()))), description="passes"):
@@ -108,9 +106,8 @@ def predict(
         if step >= first:
             for name, estimator in estimators.items():
                 estimator.refresh(step, rng)
-                errors[name].append(estimator.difficulty()[rows] - rate)
-            mean, worth = (one[rows] for one in (live.difficulty(), live.evidence()))
-            errors[median].append(stats.beta.ppf(0.5, mean * worth, (1.0 - mean) * worth) - rate)
+                errors[name].append(estimator.median()[rows] - rate)
+            errors[mean].append(estimators["dare"].difficulty()[rows] - rate)
         failures = np.rint(rate * group)
         batch = outcomes_only(rows, failures, group)
         for buffer in buffers.values():

@@ -27,12 +27,12 @@ from dare.curriculum.estimators import (
     PosteriorEstimator,
     PreviousEstimator,
 )
-from dare.curriculum.estimators.dare import LiveEstimator
+from dare.curriculum.estimators.dare import LiveEstimator, RescoredEstimator
 from dare.evaluation.intervals import student
 from dare.simulation.tabular import TabularPolicy
 
 GROUP = 8
-ORDER = ("dare", "snis (paper)", "previous-fr", "posterior", "current-fr")
+ORDER = ("dare", "dare-rescored", "snis (paper)", "previous-fr", "posterior", "current-fr")
 
 
 def one_run(
@@ -44,6 +44,7 @@ def one_run(
     buffer = RolloutBuffer(history, 10**9)
     estimators: dict[str, Estimator] = {
         "dare": LiveEstimator(prompts),
+        "dare-rescored": RescoredEstimator(prompts, buffer),
         "snis (paper)": PaperEstimator(prompts, buffer, EstimatorConfig()),
         "previous-fr": PreviousEstimator(prompts, buffer),
         "posterior": PosteriorEstimator(prompts, 0.5),
@@ -69,7 +70,7 @@ def one_run(
         if step >= steps // 2:
             truth = policy.true_difficulty()
             fresh = policy.sample(np.repeat(np.arange(prompts), GROUP), rng).reward_R
-            rates = {name: e.difficulty() for name, e in estimators.items()}
+            rates = {name: e.median() for name, e in estimators.items()}
             rates["current-fr"] = 1.0 - fresh.reshape(-1, GROUP).mean(axis=1)
             for name, rate in rates.items():
                 errors[name].append(float(np.abs(rate - truth).mean()))

@@ -58,7 +58,7 @@ def errors(path: Path, fade: float | None) -> tuple[Array, Array]:
     for outcome, then in zip(outcomes, said, strict=True):
         again = tried[outcome.prompt_Q]
         rate = (outcome.failures_Q / outcome.trials_Q)[again]
-        missed = np.abs(estimator.difficulty()[outcome.prompt_Q[again]] - rate)
+        missed = np.abs(estimator.median()[outcome.prompt_Q[again]] - rate)
         mixed = (rate > 0) & (rate < 1)
         step = np.full(len(rate), outcome.step)
         rows.append(np.column_stack([step, missed, np.abs(then[again] - rate), mixed]))

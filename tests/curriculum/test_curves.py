@@ -26,14 +26,15 @@ def load():
 def test_the_default_estimate_predicts_the_next_pass_better_than_the_last_one_does():
     curves = load()
     table = curves.predict(curves.read_curves(CURVES), 8, 10, 43)
-    # Its estimate is a mean: the squared error is what it should be best in. It has no features
-    # here, only the outcomes.
-    assert table["dare"]["mae"] <= 0.084
+    # It has no features here, only the outcomes; draws use the mean of its belief, tables the
+    # median, which is nearer without a larger squared error.
+    assert table["dare"]["mae"] <= 0.081
+    assert table["dare (mean, for draws)"]["mae"] <= 0.082
     others = [row["mse"] for name, row in table.items() if not name.startswith("dare")]
     assert table["dare"]["mse"] <= 0.98 * min(others)
     assert table["previous-fr (K = G, the last pass)"]["mae"] == pytest.approx(0.099, abs=0.001)
     assert table["discounted mean (0.8)"]["mae"] == pytest.approx(0.082, abs=0.001)
-    assert min(row["mae"] for row in table.values()) <= 0.082
+    assert min(row["mae"] for row in table.values()) == table["dare"]["mae"]
 
 
 def test_simulated_curves_of_other_speeds_and_group_sizes():

@@ -38,7 +38,7 @@ from dare.curriculum.estimators import (
     snis_difficulty,
     weights,
 )
-from dare.curriculum.estimators.dare import LiveEstimator
+from dare.curriculum.estimators.dare import LiveEstimator, RescoredEstimator
 
 RNG = np.random.default_rng(0)
 PAPER = CurriculumConfig.preset("paper").estimator
@@ -488,6 +488,7 @@ def test_every_name_builds_its_estimator() -> None:
     )
     expected = {
         "dare": LiveEstimator,
+        "dare-rescored": RescoredEstimator,
         "paper": PaperEstimator,
         "previous-fr": PreviousEstimator,
         "current-fr": CurrentEstimator,

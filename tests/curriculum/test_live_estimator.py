@@ -13,8 +13,9 @@ from worlds import batch as rollouts_of
 from dare.config import CurriculumConfig
 from dare.curriculum import Curriculum, PromptTable, Services
 from dare.curriculum.arrays import Array
+from dare.curriculum.buffer import RolloutBuffer
 from dare.curriculum.estimators.base import Measured
-from dare.curriculum.estimators.dare import LiveEstimator
+from dare.curriculum.estimators.dare import LiveEstimator, RescoredEstimator
 from dare.curriculum.estimators.dare.features import principal_directions, solution_features
 from dare.curriculum.estimators.dare.regression import (
     TREND_VARIANCE,
@@ -23,12 +24,14 @@ from dare.curriculum.estimators.dare.regression import (
     foretold,
     mixed_chance,
     rate_moments,
+    shares,
     tried_moments,
 )
 from dare.curriculum.planner import allocate
 from dare.curriculum.rollouts import Outcome
 from dare.curriculum.selection import Selector
 from dare.errors import InvalidInput
+from dare.simulation.tabular import TabularPolicy
 
 
 def groups_of(rng: np.random.Generator, prompts: int, count: int) -> Groups:
@@ -44,10 +47,9 @@ def test_the_mode_the_curvature_and_the_evidence_are_those_of_plain_calculus() -
     rng = np.random.default_rng(0)
     features = rng.standard_normal((12, 3))
     groups = groups_of(rng, 12, 20)
-    precision, own_variance, fade = np.array([0.1, 1.0, 2.0]), 0.7, 0.01
-    found = fit(features, groups, precision, own_variance, fade)
+    precision, own_variance, share = np.array([0.1, 1.0, 2.0]), 0.7, rng.random(20)
+    found = fit(features, groups, precision, own_variance, share)
     # The same model written down without any elimination: one vector of weights and own logits.
-    share = 1 / (1 + fade * groups.trials_N * groups.age_N)
     design = np.hstack([features[groups.index_N], groups.covariates_NT, np.eye(12)[groups.index_N]])
     penalty = np.concatenate([precision, np.full(2, 1 / TREND_VARIANCE), np.full(12, 1 / 0.7)])
 
@@ -72,8 +74,8 @@ def test_the_mode_the_curvature_and_the_evidence_are_those_of_plain_calculus() -
 def test_a_far_start_arrives_at_the_same_mode() -> None:
     rng = np.random.default_rng(1)
     features, groups = rng.standard_normal((12, 3)), groups_of(rng, 12, 20)
-    near = fit(features, groups, np.ones(3), 2.0, 0.0)
-    far = fit(features, groups, np.ones(3), 2.0, 0.0, (np.full(5, 6.0), np.full(12, -5.0)))
+    near = fit(features, groups, np.ones(3), 2.0, np.ones(20))
+    far = fit(features, groups, np.ones(3), 2.0, np.ones(20), (np.full(5, 6.0), np.full(12, -5.0)))
     np.testing.assert_allclose(near.weight_F, far.weight_F, atol=1e-2)
 
 
@@ -100,35 +102,59 @@ def test_rates_of_untried_prompts_by_numerical_integration(mean: float, variance
 
 @pytest.mark.parametrize(("mean", "variance"), [(0.0, 1.0), (-3.0, 9.0), (2.0, 4.0)])
 @pytest.mark.parametrize("failures", [(0, 0), (3, 5), (8, 16)])
+@pytest.mark.parametrize("hold", [1.0, 0.3])
 def test_rates_of_tried_prompts_by_numerical_integration(
-    mean: float, variance: float, failures: tuple[int, int]
+    mean: float, variance: float, failures: tuple[int, int], hold: float
 ) -> None:
-    trials, age, shift, fade = np.array([8.0, 16.0]), np.array([0.0, 5.0]), (0.0, 0.4), 0.01
-    groups = Groups(np.zeros(2, int), trials, np.array(failures, float), age, np.zeros((2, 2)))
-    first, spread = tried_moments(
-        np.array([mean]), np.array([variance]), groups, np.array(shift), fade
+    trials, shift, share = np.array([8.0, 16.0]), np.array([0.0, 0.4]), np.array([1.0, 0.6])
+    far, age, kind = (
+        5 * np.sqrt(variance),
+        np.array([0.0, 5.0]),
+        (np.array([mean]), np.array([variance])),
     )
+    groups = Groups(np.zeros(2, int), trials, np.array(failures, float), age, np.zeros((2, 2)))
+    first, spread, middle = tried_moments(*kind, groups, shift, share, hold)
 
-    def likelihood(x: Array) -> Array:
+    def likelihood(x: Array, share: Array = share) -> Array:
         total = np.zeros(len(x))
-        for n, k, old, moved in zip(trials, failures, age, shift, strict=True):
+        for n, k, left, moved in zip(trials, failures, share, shift, strict=True):
             logit = x + moved
-            total += (k * logit - n * np.logaddexp(0, logit)) / (1 + fade * n * old)
-        return np.exp(total)
+            total += (k * logit - n * np.logaddexp(0, logit)) * left
+        # The grid of the estimate ends where its kind would be five deviations away.
+        return np.exp(total) * (np.abs(x - mean) <= far)
 
+    variance /= hold
     wanted = expected(mean, variance, lambda p: p, likelihood)
     assert first[0] == pytest.approx(wanted, abs=1e-3)
     second = expected(mean, variance, lambda p: p**2, likelihood)
     assert spread[0] == pytest.approx(second - wanted**2, abs=1e-3)
+    half = expected(mean, variance, lambda p: p <= middle[0], likelihood)
+    assert half == pytest.approx(0.5, abs=5e-3)
     # What comes out next: its chance under the same belief.
-    chance = expected(mean, variance, lambda p: p**2 * (1 - p) ** 6, likelihood)
-    kind = np.array([mean]), np.array([variance])
-    came = np.array([8.0]), np.array([2.0])
-    told = foretold(*kind, groups, np.array(shift), [0.0, fade], came)
-    assert told[1] == pytest.approx(np.log(chance), abs=5e-3)
-    fade = 0.0
-    whole = expected(mean, variance, lambda p: p**2 * (1 - p) ** 6, likelihood)
-    assert told[0] == pytest.approx(np.log(whole), abs=5e-3)
+    came, others = (np.array([8.0]), np.array([2.0])), np.array([share, [1.0, 1.0]])
+    told = foretold(*kind, groups, shift, others, [hold], came)
+    for row, left in enumerate(others):
+        chance = expected(
+            mean, variance, lambda p: p**2 * (1 - p) ** 6, lambda x, left=left: likelihood(x, left)
+        )
+        assert told[row, 0] == pytest.approx(np.log(chance), abs=5e-3 / hold)
+
+
+def test_groups_fade_as_the_knowledge_of_a_wandering_rate_does() -> None:
+    """W rollouts have a variance of 1/W, which grows by `fade` a step; newer ones add to them."""
+    groups, fades = groups_of(np.random.default_rng(4), 12, 60), np.array([0.0, 1e-3, 0.1])
+    found = shares(groups, fades)
+    for row, fade in enumerate(fades):
+        for prompt in range(12):
+            mine = np.flatnonzero(groups.index_N == prompt)
+            mine = mine[np.argsort(-groups.age_N[mine], kind="stable")]
+            left, known = np.zeros(0), 0.0
+            for one, group in enumerate(mine):
+                left, known = np.append(left, 1.0), known + groups.trials_N[group]
+                until = groups.age_N[mine[one + 1]] if one + 1 < len(mine) else 0.0
+                later = 1 / (1 / known + fade * (groups.age_N[group] - until))
+                left, known = left * later / known, later
+            np.testing.assert_allclose(found[row, mine], left)
 
 
 def test_the_chance_of_a_mixed_group_is_that_of_a_beta_binomial() -> None:
@@ -224,6 +250,54 @@ def test_what_surprises_fades_faster() -> None:
     assert wild.metrics()["evidence_fade"] > 5 * calm.metrics()["evidence_fade"]
 
 
+def drifting(drift: float, noise: float, steps: int = 16) -> dict[str, Any]:
+    """Both estimators beside each other on a policy whose truth can be enumerated; `noise` is that
+    of the log-probs, as long responses have it. Error over the second half, and the last state."""
+    policy, rng = TabularPolicy.random(120, seed=0), np.random.default_rng(1)
+    buffer = RolloutBuffer(16, 10**6)
+    both = {"plain": LiveEstimator(120), "rescored": RescoredEstimator(120, buffer)}
+    errors: dict[str, list[float]] = {name: [] for name in both}
+    for step in range(steps):
+        rows = np.flatnonzero(rng.random(120) < 0.4)
+        batch = policy.sample(np.repeat(rows, 8), rng)
+        buffer.add(batch, step)
+        failures = (1.0 - batch.reward_R).reshape(-1, 8).sum(axis=1)
+        policy = policy.drifted(drift, rng)
+        asked = both["rescored"].rescores
+        for estimator in both.values():
+            estimator.observe(Outcome(step, rows, np.full(len(rows), 8.0), failures))
+        if asked:
+            score = policy.score(buffer.batch(np.arange(len(buffer))))
+            score = score + noise * rng.standard_normal(len(score))
+            buffer.rescore(buffer["uid"], score, step + 1)
+        for name, estimator in both.items():
+            estimator.refresh(step + 1, rng)
+            errors[name].append(float(np.abs(estimator.median() - policy.true_difficulty()).mean()))
+    return {
+        **{name: float(np.mean(values[steps // 2 :])) for name, values in errors.items()},
+        "rescored_estimator": both["rescored"],
+        "buffer": buffer,
+    }
+
+
+def test_rescoring_pays_where_weights_tell_and_rests_where_they_do_not() -> None:
+    told = drifting(0.4, 0.0)
+    assert told["rescored"] < 0.8 * told["plain"]
+    assert told["rescored_estimator"].metrics()["weighed"] == 1.0
+    assert told["rescored_estimator"].rescores
+    lost = drifting(0.02, 8.0)
+    assert lost["rescored"] < 1.02 * lost["plain"]
+    assert lost["rescored_estimator"].metrics()["weighed"] == 0.0
+    assert not lost["rescored_estimator"].rescores
+
+
+def test_weights_that_are_all_one_change_nothing() -> None:
+    same = drifting(0.0, 0.0)
+    held = same["rescored_estimator"]._arrays
+    np.testing.assert_allclose(held["memory_now_trials"], held["memory_trials"])
+    np.testing.assert_allclose(held["memory_now_failures"], held["memory_failures"])
+
+
 def test_the_state_continues_bit_for_bit() -> None:
     states, truth = world()
 
@@ -237,6 +311,15 @@ def test_the_state_continues_bit_for_bit() -> None:
         told(estimator, truth, 3, seed=5)
     np.testing.assert_array_equal(one.difficulty(), other.difficulty())
     np.testing.assert_array_equal(one.mixed(8), other.mixed(8))
+    drifted = drifting(0.2, 0.0, steps=6)
+    weighed, buffer = drifted["rescored_estimator"], drifted["buffer"]
+    again = RescoredEstimator(120, buffer)
+    again.load_state_dict(weighed.state_dict())
+    for estimator in (weighed, again):
+        rows = np.arange(40)
+        estimator.observe(Outcome(6, rows, np.full(40, 8.0), rows % 9 * 1.0))
+        estimator.refresh(7, np.random.default_rng(0))
+    np.testing.assert_array_equal(weighed.median(), again.median())
 
 
 def test_readings_stay_within_their_budget() -> None:

@@ -86,7 +86,7 @@ def test_classes_and_table_agree_on_cold_start_and_reading(name: str) -> None:
     config = small("dare", **{"estimator.name": name})
     kind = estimator_class(config)
     assert kind.uses_prior == ("cold_start.group_size" not in idle(config))
-    reads = kind.rescores or kind.read is not Estimator.read
+    reads = bool(kind.rescores) or kind.read is not Estimator.read
     assert reads == ("estimator.refresh_share" not in idle(config))
 
 

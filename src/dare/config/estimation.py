@@ -53,8 +53,8 @@ class EstimatorConfig:
     """How the difficulty of each prompt is estimated (METHOD 4 and 9)."""
 
     name: str = "dare"
-    """Which estimator: dare, paper, previous-fr, current-fr, dynamic, greso, posterior,
-    entropy, judge, teacher, uniform, or a class of your own as `module:Class`."""
+    """Which estimator: dare, dare-rescored, paper, previous-fr, current-fr, dynamic, greso,
+    posterior, entropy, judge, teacher, uniform, or a class of your own as `module:Class`."""
     clip: float = 4.0
     """c: log-ratios are clipped to [-c, c] before they become weights."""
     ess_threshold: float = 3.0
@@ -64,8 +64,8 @@ class EstimatorConfig:
     the buffered rollouts (the authors' code)."""
     refresh_share: float | Literal["all"] = 0.10
     """Tokens spent on reading prompts and solutions again (`dare`) or on rescoring buffered
-    rollouts (`paper`), as a share of the step's own tokens; `all` rescores the whole buffer after
-    every step."""
+    rollouts (`paper`) or both (`dare-rescored`), as a share of the step's own tokens; `all`
+    rescores the whole buffer after every step."""
     posterior_discount: float = 0.5
     """lambda of the discounted Beta posterior (MoPPS)."""
     candidates: int = 0

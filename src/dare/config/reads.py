@@ -26,6 +26,7 @@ _PRIOR = _of("cold_start", "train group_size temperature")
 
 ESTIMATOR_READS: dict[str, tuple[str, ...]] = {
     "dare": ("estimator.refresh_share", "selection.per_token"),
+    "dare-rescored": ("estimator.refresh_share", "selection.per_token"),
     "paper": (
         *_of("estimator", "clip ess_threshold below_threshold refresh_share"),
         *_PRIOR,

@@ -184,8 +184,12 @@ class Curriculum:
         self.buffer.rescore(uid[older], total[older], at)
 
     def difficulty(self) -> Array:
-        """Estimated failure rate of every prompt for the policy as it is now (a copy)."""
-        return self.estimator.difficulty().copy()
+        """Estimated failure rate of every prompt for the policy as it is now (a copy).
+
+        The estimate nearest to the truth; draws and tiers use the estimator's own `difficulty`,
+        which may be another read-out of the same belief.
+        """
+        return self.estimator.median().copy()
 
     @property
     def coverage(self) -> float:
@@ -205,7 +209,7 @@ class Curriculum:
             "id": prompts.ids(),
             "source": [prompts.sources[code] for code in prompts.source_P.tolist()],
             "level": [prompts.levels[code] for code in prompts.level_P.tolist()],
-            "difficulty": difficulty.copy(),
+            "difficulty": self.difficulty(),
             "tier": self.tiers.assign(difficulty),
             "evidence": self.estimator.evidence(),
             "estimate": np.where(self.visits_P > 0, self.config.estimator.name, untried),

@@ -123,7 +123,7 @@ class Shadows:
                 if watcher.rescored:
                     self._rescore(watcher, rows, step)
                     self._refresh(watcher, step)
-                found[name] = watcher.estimator.difficulty()[rows].copy()
+                found[name] = watcher.estimator.median()[rows].copy()
         return found
 
     def costs(self, refresh_seconds: float, refreshes: int, embedded: int) -> dict[str, Cost]:

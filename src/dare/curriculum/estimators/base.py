@@ -93,6 +93,10 @@ class Estimator:
         """Estimated failure rate of every prompt under the current policy."""
         return self._arrays["difficulty"]
 
+    def median(self) -> Array:
+        """What tables show: the read-out nearest to the truth, where draws use another one."""
+        return self.difficulty()
+
     def signal(self) -> Array:
         """What the selector sees; differs from the difficulty where a method ranks otherwise."""
         return self.difficulty()

@@ -22,7 +22,7 @@ from dare.curriculum.estimators.baselines import (
     TeacherEstimator,
     UniformEstimator,
 )
-from dare.curriculum.estimators.dare import LiveEstimator
+from dare.curriculum.estimators.dare import LiveEstimator, RescoredEstimator
 from dare.curriculum.estimators.dynamic import DynamicEstimator, GresoEstimator
 from dare.curriculum.estimators.paper import PaperEstimator
 from dare.errors import InvalidInput, require
@@ -56,6 +56,7 @@ class Services:
 
 _SHIPPED: dict[str, type[Estimator]] = {
     "dare": LiveEstimator,
+    "dare-rescored": RescoredEstimator,
     "paper": PaperEstimator,
     "previous-fr": PreviousEstimator,
     "posterior": PosteriorEstimator,
@@ -96,12 +97,15 @@ def build_estimator(
     """The estimator that `estimator.name` names, over `count` prompts."""
     kind: Any = estimator_class(config)
     settings, name, given = config.estimator, config.estimator.name, services
-    for service in sorted(kind.needs) if name in _SHIPPED and name != "dare" else ():
+    required = name in _SHIPPED and not issubclass(kind, LiveEstimator)  # they take what there is
+    for service in sorted(kind.needs) if required else ():
         fix = f"pass Services({service}=...): the estimator {name!r} needs it"
         require(getattr(given, service) is not None, f"services.{service}", None, fix)
     wanted = _groups_of_a_step(config)
+    readings = given.states, given.solutions, given.lengths
     arguments: dict[str, Callable[[], tuple[Any, ...]]] = {
-        "dare": lambda: (given.states, given.solutions, given.lengths),
+        "dare": lambda: readings,
+        "dare-rescored": lambda: (buffer, *readings),
         "paper": lambda: (buffer, settings),
         "previous-fr": lambda: (buffer,),
         "posterior": lambda: (settings.posterior_discount,),

@@ -24,6 +24,7 @@ from dare.curriculum.estimators.dare.regression import (
     foretold,
     mixed_chance,
     rate_moments,
+    shares,
     tried_moments,
 )
 from dare.curriculum.rollouts import Outcome
@@ -37,8 +38,11 @@ _BELIEF = 1.5  # deviation, in log, of what these variances may be before any da
 _MOVE = 1.5  # factor by which a variance is moved where that makes the groups more likely
 _FREE = 16.0  # variance of the intercept: the overall rate is not held back
 _FADES = np.geomspace(1e-4, 0.1, 7)  # how fast evidence may fade; a belief about which is kept
-_FADE_BELIEF = np.log(_FADES / 1e-3) ** 2 / (2.0 * np.log(10.0) ** 2)  # minus its log prior
-_FADE_MEMORY = 0.99  # of that belief, a step: a policy may come to move faster
+_HOLDS = np.array([1.0, 0.3, 0.1])  # share of what kinds say that holds tried prompts; likewise
+_BELIEF_MEMORY = 0.95  # of both beliefs, a step: a policy may come to move faster
+_DOUBT = np.add.outer(  # minus their log prior
+    np.log(_FADES / 1e-3) ** 2 / (2.0 * np.log(10.0) ** 2), 3.0 * np.arange(len(_HOLDS))
+)
 _LEAST = 1e-3  # rollouts that an estimate is worth at least
 _AGE = 10.0  # steps that the trend is told in
 _ANYWAY = 0.1  # share of the mean worth of a reading that one of a prompt that looks certain has
@@ -63,6 +67,8 @@ class LiveEstimator(Estimator):
         states: Measure | None = None,
         solutions: Measure | None = None,
         lengths: Array | None = None,
+        *,
+        ways: int = 1,
     ) -> None:
         super().__init__(count)
         self._measures = {"states": states, "solutions": solutions}
@@ -73,6 +79,7 @@ class LiveEstimator(Estimator):
             "strength": np.full(count, 1.0),
             "tokens": np.full(count, np.nan),
             "own": np.zeros(count),
+            "median": np.full(count, 0.5),
             "kind_logit": np.zeros(count),
             "kind_variance": np.ones(count),
             "visits": np.zeros(count, np.int64),
@@ -87,13 +94,20 @@ class LiveEstimator(Estimator):
         self._arrays.update({f"map_{name}": np.zeros(0) for name in ("centre", "weight")})
         self._arrays["map_directions"] = np.zeros((0, 0))
         self._scalars.update(spread=dict(_FIRST), turn=0, trend=[0.0, 0.0])
-        self._scalars.update(fade=1e-3, fade_scores=[0.0] * len(_FADES))
+        self._scalars.update(
+            scores=np.zeros((ways, *_DOUBT.shape)).tolist(), fade=1e-3, hold=1.0, way=0
+        )
 
     # ---- what is asked ----
 
     def evidence(self) -> Array:
         """Rollouts that each estimate is worth."""
         return self._arrays["strength"].copy()
+
+    def median(self) -> Array:
+        """The middle of the belief about prompts that were tried; the mean of the others, about
+        which too little is known."""
+        return self._arrays["median"]
 
     def mixed(self, size: int) -> Array:
         """Chance that a group of this size has a right and a wrong rollout, by all that is known
@@ -138,8 +152,9 @@ class LiveEstimator(Estimator):
             "tokens": np.full(len(rows), np.nan) if outcome.tokens_Q is None else outcome.tokens_Q,
         }
         for name, values in new.items():
-            held = np.concatenate([arrays[f"memory_{name}"], values])
-            arrays[f"memory_{name}"] = held[-MEMORY:]
+            for kept in (f"memory_{name}", f"memory_now_{name}"):
+                if kept in arrays:
+                    arrays[kept] = np.concatenate([arrays[kept], values])[-MEMORY:]
         arrays["visits"][rows] += 1
         self._learn(outcome.step, move=True)
 
@@ -228,17 +243,18 @@ class LiveEstimator(Estimator):
         arrays, scalars = self._arrays, self._scalars
         rows, index = compact(arrays["memory_prompt"].astype(np.int64))
         features, names = self._design()
-        groups = self._groups(index, slice(None), step)
+        groups = self._groups(index, slice(None), step, scalars["way"])
+        share = shares(groups, np.array([scalars["fade"]]))[0]
         width = features.shape[1] + groups.covariates_NT.shape[1]
         weight = arrays["map_weight"] if len(arrays["map_weight"]) == width else np.zeros(width)
-        found = self._fitted(features[rows], names, groups, (weight, arrays["own"][rows]))
+        found = self._fitted(features[rows], names, groups, share, (weight, arrays["own"][rows]))
         if move:
-            found = self._move(features[rows], names, groups, found)
+            found = self._move(features[rows], names, groups, share, found)
         arrays["map_weight"] = found.weight_F
         arrays["own"][:] = 0.0
         arrays["own"][rows] = found.own_Q
         scalars["trend"] = found.weight_F[features.shape[1] :].tolist()
-        self._ask(features, names, rows, groups, found.covariance_FF)
+        self._ask(features, names, rows, groups, share, found.covariance_FF)
         self._expect_lengths(features, rows, index)
 
     def _fitted(
@@ -246,15 +262,18 @@ class LiveEstimator(Estimator):
         features_QF: Array,
         names: Array,
         groups: Groups,
+        share: Array,
         start: tuple[Array, Array],
         spread: Mapping[str, float] | None = None,
     ) -> Fit:
         spread = self._scalars["spread"] if spread is None else spread
         variance = {"free": _FREE, **spread}
         precision = np.array([1.0 / variance[name] for name in names.tolist()])
-        return fit(features_QF, groups, precision, spread["own"], self._scalars["fade"], start)
+        return fit(features_QF, groups, precision, spread["own"], share, start)
 
-    def _move(self, features_QF: Array, names: Array, groups: Groups, found: Fit) -> Fit:
+    def _move(
+        self, features_QF: Array, names: Array, groups: Groups, share: Array, found: Fit
+    ) -> Fit:
         """One variance a step, in turn: up or down where that makes the groups more likely."""
         scalars = self._scalars
         present = [name for name in _FIRST if name == "own" or name in names]
@@ -264,20 +283,23 @@ class LiveEstimator(Estimator):
             while True:
                 spread = {**scalars["spread"], name: scalars["spread"][name] * factor}
                 start = found.weight_F, found.own_Q
-                other = self._fitted(features_QF, names, groups, start, spread)
+                other = self._fitted(features_QF, names, groups, share, start, spread)
                 gain = other.log_evidence + _belief(spread) - found.log_evidence
                 if gain <= _belief(scalars["spread"]) + 1e-3:
                     break
                 scalars["spread"], found = spread, other
         return found
 
-    def _groups(self, index: Array, held: Any, step: int) -> Groups:
-        """Groups in memory as they look from this step."""
-        arrays = self._arrays
-        age = step - arrays["memory_step"][held]
-        visits = np.log1p(arrays["memory_visits"][held])
-        trials, failures = arrays["memory_trials"][held], arrays["memory_failures"][held]
-        return Groups(index, trials, failures, age, np.column_stack([age / _AGE, visits]))
+    def _groups(self, index: Array, held: Any, step: int, way: int) -> Groups:
+        """Groups in memory as they look from this step; `way` is for those who know several."""
+        return self._looked_at("memory_", index, held, step)
+
+    def _looked_at(self, name: str, index: Array, held: Any, step: int) -> Groups:
+        trials, failures, then, visits = (
+            self._arrays[name + part][held] for part in ("trials", "failures", "step", "visits")
+        )
+        age = step - then
+        return Groups(index, trials, failures, age, np.column_stack([age / _AGE, np.log1p(visits)]))
 
     def _shift(self, groups: Groups, rows: Array) -> Array:
         """How far the logit of each group then is from its prompt's now, by the trend."""
@@ -287,7 +309,13 @@ class LiveEstimator(Estimator):
         return np.asarray(then[:, 0] * by_age + (then[:, 1] - visits) * by_visits)
 
     def _ask(
-        self, features: Array, names: Array, rows: Array, groups: Groups, covariance_FF: Array
+        self,
+        features: Array,
+        names: Array,
+        rows: Array,
+        groups: Groups,
+        share: Array,
+        covariance_FF: Array,
     ) -> None:
         """The rate of every prompt for the policy of now, and how many rollouts that is worth."""
         arrays, spread = self._arrays, self._scalars["spread"]
@@ -300,10 +328,12 @@ class LiveEstimator(Estimator):
         logit = now @ arrays["map_weight"]
         arrays["kind_logit"], arrays["kind_variance"] = logit, variance
         mean, unsure = rate_moments(logit, variance)
-        mean[rows], unsure[rows] = tried_moments(
-            logit[rows], variance[rows], groups, self._shift(groups, rows), self._scalars["fade"]
+        kind, hold = (logit[rows], variance[rows]), self._scalars["hold"]
+        mean[rows], unsure[rows], middle = tried_moments(
+            *kind, groups, self._shift(groups, rows), share, hold
         )
-        arrays["difficulty"] = mean
+        arrays["difficulty"], arrays["median"] = mean, mean.copy()
+        arrays["median"][rows] = middle
         arrays["strength"] = np.maximum(mean * (1.0 - mean) / unsure - 1.0, _LEAST)
 
     def _expect_lengths(self, features: Array, rows: Array, index: Array) -> None:
@@ -333,18 +363,25 @@ class LiveEstimator(Estimator):
         if not held.any():
             return
         rows, index = compact(arrays["memory_prompt"][held].astype(np.int64))
-        groups = self._groups(index, held, outcome.step)
         place = np.searchsorted(rows, outcome.prompt_Q[again])
         trials, failures = np.zeros(len(rows)), np.zeros(len(rows))
         np.add.at(trials, place, outcome.trials_Q[again])
         np.add.at(failures, place, outcome.failures_Q[again])
         kind = arrays["kind_logit"][rows], arrays["kind_variance"][rows]
-        shift = self._shift(groups, rows)
-        said = foretold(*kind, groups, shift, _FADES.tolist(), (trials, failures))
-        belief = _FADE_MEMORY * np.array(scalars["fade_scores"]) + said
-        scalars["fade_scores"] = (belief - belief.max()).tolist()
-        weight = np.exp(scalars["fade_scores"] - _FADE_BELIEF)
-        scalars["fade"] = float(np.exp(weight @ np.log(_FADES) / weight.sum()))
+        said = []
+        for way in range(len(scalars["scores"])):
+            groups = self._groups(index, held, outcome.step, way)
+            ages = shares(groups, _FADES), _HOLDS.tolist()
+            said.append(
+                foretold(*kind, groups, self._shift(groups, rows), *ages, (trials, failures))
+            )
+        belief = _BELIEF_MEMORY * np.array(scalars["scores"]) + np.array(said)
+        scalars["scores"] = (belief - belief.max()).tolist()
+        weight = np.exp(scalars["scores"] - _DOUBT)
+        scalars["way"] = int(np.argmax(weight.sum(axis=(1, 2))))
+        weight = weight[scalars["way"]] / weight[scalars["way"]].sum()
+        scalars["fade"] = float(np.exp(weight.sum(axis=1) @ np.log(_FADES)))
+        scalars["hold"] = float(np.exp(weight.sum(axis=0) @ np.log(_HOLDS)))
 
     # ---- state ----
 

@@ -6,8 +6,7 @@ A group i of prompt q had k failures in n rollouts, some steps ago. Its logit is
 
 with weight ~ N(0, 1 / precision), own_q ~ N(0, own_variance) and trend ~ N(0, TREND_VARIANCE). The
 covariates say how old the group is and how often its prompt had been trained on by then; for the
-policy of now they are 0 and today's count. What a group says fades: it counts for
-1 / (1 + fade n age) of itself, as the variance of a rate that wanders grows with time.
+policy of now they are 0 and today's count. What groups say fades (`shares`).
 
 The posterior is Gaussian around its mode (Laplace). Own logits are independent given the weights,
 so they are eliminated, and a Newton step costs one product of prompts x features.
@@ -52,20 +51,47 @@ class Fit(NamedTuple):
     log_evidence: float
 
 
+def shares(groups: Groups, fades: Array) -> Array:
+    """How much of each group is left today, a row for each of `fades`.
+
+    A rate wanders, so the variance of what is known of it, 1/W after W rollouts, grows with time:
+    W rollouts count for W / (1 + fade W steps) later on. So every group of a prompt fades by what
+    was known of it in all, and the newer ones add to what is left.
+    """
+    order = np.lexsort((-groups.age_N, groups.index_N))
+    index, trials, age = groups.index_N[order], groups.trials_N[order], groups.age_N[order]
+    last = np.append(index[1:] != index[:-1], True)
+    waits = age - np.where(last, 0.0, np.append(age[1:], 0.0))
+    first = np.flatnonzero(np.append(True, last[:-1]))
+    place = np.arange(len(index)) - np.repeat(first, np.diff(first, append=len(index)))
+    left = np.empty((len(fades), len(index)))  # of what was known after each group, until the next
+    known = np.zeros((len(fades), len(first)))
+    by_rank = np.split(np.argsort(place, kind="stable"), np.cumsum(np.bincount(place))[:-1])
+    for rows in by_rank:
+        at = index[rows]
+        known[:, at] += trials[rows]
+        left[:, rows] = 1.0 / (1.0 + fades[:, None] * known[:, at] * waits[rows])
+        known[:, at] *= left[:, rows]
+    for later in by_rank[:0:-1]:
+        left[:, later - 1] *= left[:, later]
+    result = np.empty_like(left)
+    result[:, order] = left
+    return result
+
+
 def fit(
     features_QF: Array,
     groups: Groups,
     precision_F: Array,
     own_variance: float,
-    fade: float,
+    share_N: Array,
     start: tuple[Array, Array] | None = None,
 ) -> Fit:
     """The mode by Newton steps that never lose, and the curvature there."""
-    index, trials, failures, age, covariates = groups
+    index, trials, failures, _, covariates = groups
     count, width = features_QF.shape
     extra = covariates.shape[1]
-    share = 1.0 / (1.0 + fade * trials * age)
-    failures, trials = share * failures, share * trials
+    failures, trials = share_N * failures, share_N * trials
     penalty = np.concatenate([precision_F, np.full(extra, 1.0 / TREND_VARIANCE)])
 
     def logits(weight: Array, own: Array) -> Array:
@@ -150,18 +176,26 @@ def rate_moments(mean_P: Array, variance_P: Array) -> tuple[Array, Array]:
 
 
 def tried_moments(
-    mean_Q: Array, variance_Q: Array, groups: Groups, shift_N: Array, fade: float
-) -> tuple[Array, Array]:
-    """Mean and variance of the rates of prompts that were tried, by summing over a fine grid.
+    mean_Q: Array, variance_Q: Array, groups: Groups, shift_N: Array, share_N: Array, hold: float
+) -> tuple[Array, Array, Array]:
+    """Mean, variance and median of the rates of prompts that were tried, over a fine grid.
 
-    `mean_Q` and `variance_Q` are what their kind says of their logits, `shift_N` how far the logit
-    of a group then is from that of its prompt now. Near 0 and 1 a Gaussian would not do: a prompt
-    that never failed may be as far out as its kind allows.
+    `mean_Q` and `variance_Q` are what their kind says of their logits, `hold` how much of that
+    counts, and `shift_N` how far the logit of a group then is from that of its prompt now. Near 0
+    and 1 a Gaussian would not do: a prompt that never failed may be as far out as its kind allows.
     """
-    place, weight = next(_tried(mean_Q, variance_Q, groups, shift_N, [fade]))
+    place, weight = next(_tried(mean_Q, variance_Q, groups, shift_N, share_N[None], [hold]))
     rate = 1.0 / (1.0 + np.exp(-np.clip(place, -40.0, 40.0)))
     mean = (weight * rate).sum(axis=1)
-    return mean, np.maximum((weight * rate**2).sum(axis=1) - mean**2, 1e-12)
+    below = np.cumsum(weight, axis=1) - 0.5 * weight  # a point stands for as much on both sides
+    after = np.clip((below < 0.5).sum(axis=1), 1, len(_GRID) - 1)[:, None]
+    (x0, x1), (y0, y1) = (
+        [np.take_along_axis(of, at, axis=1)[:, 0] for at in (after - 1, after)]
+        for of in (below, place)
+    )
+    middle = y0 + np.clip((0.5 - x0) / np.maximum(x1 - x0, 1e-300), 0.0, 1.0) * (y1 - y0)
+    variance = np.maximum((weight * rate**2).sum(axis=1) - mean**2, 1e-12)
+    return mean, variance, 1.0 / (1.0 + np.exp(-np.clip(middle, -40.0, 40.0)))
 
 
 def foretold(
@@ -169,29 +203,35 @@ def foretold(
     variance_Q: Array,
     groups: Groups,
     shift_N: Array,
-    fades: Sequence[float],
+    shares_SN: Array,
+    holds: Sequence[float],
     came: tuple[Array, Array],
 ) -> Array:
-    """Log chance of the trials and failures that came out now, by the groups of before, for each
-    speed at which these may fade."""
+    """Log chance of the trials and failures that came out now, by the groups of before: a row for
+    each way in which these may have faded, a column for each hold that their kind may have."""
     trials, failures = came[0][:, None], came[1][:, None]
     said, chances = None, list[float]()
-    for place, weight in _tried(mean_Q, variance_Q, groups, shift_N, fades):
+    for place, weight in _tried(mean_Q, variance_Q, groups, shift_N, shares_SN, holds):
         if said is None:  # the grid is the same for all
             said = np.exp(failures * place - trials * _softplus(place))
         chance = np.maximum((weight * said).sum(axis=1), 1e-300)
         chances.append(float(np.log(chance).sum()))
-    return np.array(chances)
+    return np.reshape(chances, (len(shares_SN), len(holds)))
 
 
 def _tried(
-    mean_Q: Array, variance_Q: Array, groups: Groups, shift_N: Array, fades: Sequence[float]
+    mean_Q: Array,
+    variance_Q: Array,
+    groups: Groups,
+    shift_N: Array,
+    shares_SN: Array,
+    holds: Sequence[float],
 ) -> Iterator[tuple[Array, Array]]:
     """Logits on a grid around what each prompt's kind says, and how likely its groups make each;
-    for one `fade` after the other, since what a group says does not depend on it, only its share.
+    for one share and one hold after the other, since what a group says is the same for all.
     """
     order = np.argsort(groups.index_N, kind="stable")
-    index, trials, failures, age, _ = (part[order] for part in groups)
+    index, trials, failures, *_ = (part[order] for part in groups)
     starts = np.searchsorted(index, np.arange(len(mean_Q)))
     place = mean_Q[:, None] + np.sqrt(variance_Q)[:, None] * _GRID
     # A row a grid point, so that the groups of a prompt, which are added up, lie side by side.
@@ -201,11 +241,13 @@ def _tried(
     held *= trials
     said *= failures
     said -= held
-    for fade in fades:
-        np.multiply(1.0 / (1.0 + fade * trials * age), said, out=held)
-        weight = np.add.reduceat(held, starts, axis=1).T.copy() - 0.5 * _GRID**2
-        weight = np.exp(weight - weight.max(axis=1, keepdims=True))
-        yield place, weight / weight.sum(axis=1, keepdims=True)
+    for share in shares_SN:
+        np.multiply(share[order], said, out=held)
+        own = np.add.reduceat(held, starts, axis=1).T.copy()
+        for hold in holds:
+            weight = own - 0.5 * hold * _GRID**2
+            weight = np.exp(weight - weight.max(axis=1, keepdims=True))
+            yield place, weight / weight.sum(axis=1, keepdims=True)
 
 
 def _softplus(values: Array) -> Array:
