@@ -190,10 +190,11 @@ def test_values_out_of_their_range(way: str, refused: Any, monkeypatch: pytest.M
 # --- recipes, options, data and adapters ----------------------------------------------------------
 
 FEW = {"data": {"tasks": {"count": 8, "seed": 0}}, "training": {"max_completion_length": 64}}
-FEW_TOKENIZED, FEW_EAGER = (
+FEW_TOKENIZED, FEW_NUMBERED, FEW_EAGER = (
     {**FEW, "training": {**FEW["training"], **more}}
     for more in (
         {"chat_template_kwargs": {"tokenize": True}},
+        {"chat_template_kwargs": {3: True}},
         {"model_init_kwargs": {"attn_implementation": "eager"}},
     )
 )
@@ -281,6 +282,8 @@ SPECIAL: list[tuple[str, list[str], Any]] = [
     ("peft.modules_to_save", [], {**FEW, "peft": {"modules_to_save": ["nowhere"]}}),
     ("chat_template_kwargs.tokenize", [], FEW_TOKENIZED),
     ("model_init_kwargs", [], FEW_EAGER),
+    ("chat_template_kwargs", [], FEW_NUMBERED),
+    ("report_to", ["--report-to", "mlflow"], FEW),
     ("--resume", ["--resume", "nowhere"], None),
     ("--resume", ["--resume", "mine.yaml"], {"model": "pocket"}),
     ("output_dir", ["--output-dir", "mine.yaml"], FEW),
@@ -309,6 +312,8 @@ OTHERS: list[tuple[str, str, list[str]]] = [
     ("--folder", "quickstart", ["--folder", "there.jsonl"]),
     ("--data", "init", ["--data", "nowhere.csv"]),
     ("--gpu", "init", ["--data", "there.jsonl", "--reward", "own:score", "--gpu", "Abacus"]),
+    ("--reward", "init", ["--data", "there.jsonl", "--reward", "own:", "--model", "a: b"]),
+    ("--seeds", "study methods", ["--seeds", "1000000"]),
     ("--model", "init", ["--data", "there.jsonl", "--model", ""]),
     ("columns.prompt", "data inspect", ["there.jsonl", "--columns", "prompt=nothing"]),
     ("--top-p", "eval", ["pocket", "--benchmarks", "tasks", "--top-p", "1.5"]),

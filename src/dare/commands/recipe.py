@@ -157,21 +157,21 @@ def init(
     run = f"runs/{path.stem}"
     trust = " --trust" if ":" in reward else ""  # the recipe runs code of your own
 
-    def shown(file: str) -> str:
-        text = yaml.safe_dump(source(file), default_flow_style=True, width=1000)
+    def shown_yaml(value: Any) -> str:
+        text = yaml.safe_dump(value, default_flow_style=True, width=1000)
         return text.partition("\n...")[0].strip()
 
     text = _RECIPE.format(
-        about=f"{model} on {data}, scored by {reward}.",
+        about=" ".join(f"{model} on {data}, scored by {reward}.".split()),
         out=out,
         trust=trust,
         run=run,
         memory="{memory}",
-        model=model,
-        data=shown(data),
+        model=shown_yaml(model),
+        data=shown_yaml(source(data)),
         rows=f"{len(rows):,} rows; reward functions get {_columns(rows)}" if rows else _UNREAD,
-        eval_data=f"eval_data: {shown(eval_data)}" if eval_data else _NO_EVALUATION,
-        reward=reward,
+        eval_data=f"eval_data: {shown_yaml(source(eval_data))}" if eval_data else _NO_EVALUATION,
+        reward=shown_yaml(reward),
         system_prompt=reward if reward in ("math", "gsm8k", "code") else "null",
         max_steps=(chosen := min(200, max(20, steps))),
         length_of_run="each prompt about three times" if chosen == steps else "a start",
@@ -184,6 +184,7 @@ def init(
     )
     text += (_EVALUATE if eval_data else "") + ("" if small or full else _PEFT)
     memory, missing = _memory(yaml.safe_load(text.replace("{memory}", "")), gpu)
+    path.parent.mkdir(parents=True, exist_ok=True)
     begun = _begin_reward(reward, path.parent, rows)
     path.write_text(text.replace("{memory}", memory), encoding="utf-8")
     typer.echo(f"wrote {out}{f' and {begun}, the reward to fill in' if begun else ''}")

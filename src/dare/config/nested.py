@@ -34,7 +34,8 @@ def nest(values: Mapping[str, Any], *, once: bool = False) -> dict[str, Any]:
             known = dict(flat(before)) if once else {}
             for name, other in flat(inner):
                 fix = f"is given as {known.get(name)!r} too; keep one"
-                require(known.get(name, other) == other, f"{head}.{name}", other, fix)
+                alike = name not in known or known[name] == other
+                require(alike, f"{head}.{name}", other, fix)
             inner = merge(before, inner)
         nested[head] = inner
     return nested

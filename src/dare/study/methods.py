@@ -142,7 +142,7 @@ class Study:
     def jobs(self) -> list[Job]:
         """Every run, all settings checked; nothing is written."""
         check_own(self.options)
-        require(self.seeds >= 1, "--seeds", self.seeds, "needs at least one")
+        require(1 <= self.seeds <= 10_000, "--seeds", self.seeds, "needs 1 to 10,000")
         first = self.first_seed
         require(first >= 0, "--first-seed", first, "must not be negative")
         base = change(load_recipe(self.recipe), list(self.options))

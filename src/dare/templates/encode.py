@@ -24,7 +24,7 @@ def give_options(tokenizer: Any, options: Mapping[str, Any] | None) -> None:
     """Have everybody who encodes with the tokenizer give its template these arguments."""
     for name, value in (options or {}).items():
         fix = "is no argument of a template, and set here; leave it out"
-        require(name not in _OURS, f"{_OPTIONS}.{name}", value, fix)
+        require(isinstance(name, str) and name not in _OURS, f"{_OPTIONS}.{name}", value, fix)
     setattr(tokenizer, _OPTIONS, options)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 from transformers import SchedulerType, TrainingArguments
+from transformers.integrations import integration_utils
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
-from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 
 from dare.config import CurriculumConfig
@@ -88,8 +88,12 @@ class DareConfig(RunSettings):
             raise InvalidInput("metric_for_best_model", best, suggest(best, _EVALUATED))
         report = ["none"] if self.report_to is None else self.report_to
         for name in [report] if isinstance(report, str) else report:
-            known = ("all", "none", *INTEGRATION_TO_CALLBACK)
+            known = ("all", "none", *integration_utils.INTEGRATION_TO_CALLBACK)
             require(name in known, "report_to", name, suggest(name, known))
+            here = getattr(integration_utils, f"is_{name}_available", lambda: True)
+            require(
+                here(), "report_to", name, f"needs a library: pip install {name}, or leave it out"
+            )
         self.report_to = report
         with self.refusals(given):
             super().__post_init__()
