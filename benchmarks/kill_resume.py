@@ -218,6 +218,9 @@ class Bench:
         found["names"] = sorted(
             p.name for p in folder.iterdir() if p not in checkpoint.checkpoints(folder)
         )
+        # Nothing of a log was lost, and no resume said that something was.
+        said = folder.with_suffix(".log").read_text("utf-8")
+        found["told of changed logs"] = "missing or changed" in said
         texts = {name: json.dumps(value, sort_keys=True) for name, value in found.items()}
         return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
