@@ -129,7 +129,8 @@ def test_values_of_the_wrong_kind(part: int, refused: Any) -> None:
 BOUNDS: list[tuple[str, Any]] = [
     ("learning_rate", -1e-6), ("learning_rate", "1e3"), ("weight_decay", -0.01),
     ("adam_beta1", 1.0), ("adam_beta1", -0.1), ("adam_beta2", 1.5), ("adam_epsilon", -1e-8),
-    ("max_grad_norm", -1.0), ("warmup_steps", -2), ("max_steps", -5), ("max_steps", "1e12"),
+    ("max_grad_norm", -1.0), ("warmup_steps", -2), ("warmup_steps", 3.5),
+    ("max_steps", -5), ("max_steps", "1e12"),
     ("num_train_epochs", 0), ("logging_steps", 0), ("logging_steps", 2.5), ("save_steps", -20),
     ("save_steps", 1.5), ("eval_steps", -1), ("eval_delay", -1), ("save_total_limit", -1),
     ("per_device_train_batch_size", 0), ("per_device_train_batch_size", 48),
@@ -316,6 +317,7 @@ OTHERS: list[tuple[str, str, list[str]]] = [
     ("--seeds", "study methods", ["--seeds", "1000000"]),
     ("--model", "init", ["--data", "there.jsonl", "--model", ""]),
     ("columns.prompt", "data inspect", ["there.jsonl", "--columns", "prompt=nothing"]),
+    ("--columns", "data inspect", ["there.jsonl", "--columns", "answer=prompt,answer=answer"]),
     ("--top-p", "eval", ["pocket", "--benchmarks", "tasks", "--top-p", "1.5"]),
     ("--column", "eval", ["pocket", "--benchmarks", "tasks", "--column", "text"]),
     ("No such command", "trian", []),

@@ -137,7 +137,9 @@ def parse_columns(text: str | None) -> dict[str, str] | None:
     for field, equals, column in pairs:
         good = field.strip() and equals and column.strip()
         require(good, "--columns", text, "write field=column, with commas between them")
-    return {field.strip(): column.strip() for field, _, column in pairs}
+    named = {field.strip(): column.strip() for field, _, column in pairs}
+    require(len(named) == len(pairs), "--columns", text, "names a field twice; keep one")
+    return named
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dare.commands.options import Json
+from dare.config.nested import within
 from dare.errors import InvalidInput, require
 from dare.text import legible
 
@@ -59,7 +60,7 @@ def difficulty(
         require(has_tiers(folder), "--tier", ", ".join(tier), fix)
     if watch:
         require(not json and out is None, "--watch", True, "goes with neither --json nor --out")
-        require(every > 0, "--every", every, "must be positive")
+        within("(0, 86400]", every, "--every")
         watch_table(lambda: look(folder, wanted, sort, limit), every)
         return
     found = _chosen(folder, wanted, sort)

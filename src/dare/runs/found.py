@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dare.errors import InvalidInput
+from dare.errors import InvalidInput, require
 from dare.runs.files import read_json
 
 MARKS = ("metrics.jsonl", "eval.jsonl", "config.yaml")
@@ -49,7 +49,10 @@ def named(word: str) -> tuple[str | None, Path]:
         if word and Path(word).is_dir():
             return None, Path(word)
         if rest and Path(rest).is_dir():
-            return name or None, Path(rest)
+            require(
+                name, "run", word, "is NAME=FOLDER without a name; give one, or the folder alone"
+            )
+            return name, Path(rest)
     except OSError as error:  # a name that is too long, a folder that is locked
         raise InvalidInput("run", word, f"cannot be read ({error.strerror})") from None
     raise InvalidInput("run", word, "there is no such folder")

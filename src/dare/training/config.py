@@ -182,7 +182,9 @@ class DareConfig(RunSettings):
             require(steps % part == 0, "steps_per_generation", steps, fix)
 
     def _check_steps(self) -> None:
-        epochs, steps = self.num_train_epochs, self.max_steps
+        epochs, steps, warm = self.num_train_epochs, self.max_steps, self.warmup_steps
+        fix = "must be a whole number, or a share of the run below 1"
+        require(warm < 1 or warm == int(warm), "warmup_steps", warm, fix)
         require(steps > 0 or steps == -1, "max_steps", steps, "say how many steps to train")
         if steps < 0 and epochs > 0:
             return  # `set_length` knows how many, with the data
