@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tiny
-from dare import InvalidInput
+from dare import DareConfig, DareTrainer, InvalidInput
 
 
 def refused(match: str, folder: Path, *, train: bool = False, **changes: Any) -> InvalidInput:
@@ -65,6 +65,42 @@ def test_a_prompt_that_leaves_too_little_room_for_a_response(tmp_path: Path) -> 
 
 
 # --- tokenizer ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "template", ["{% if", "{{ raise_exception('no') }}", "{{ messages[9].content }}", " ", ["x"]]
+)
+def test_a_template_that_writes_no_prompt(template: Any, tmp_path: Path) -> None:
+    tokens = tiny.tokenizer()
+    tokens.chat_template = template
+    refused("chat_template = ", tmp_path, tokens=tokens)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("model", 3),
+        ("model", torch.nn.Linear(2, 2)),
+        ("processing_class", "tiny"),
+        ("reward_funcs", 3),
+        ("reward_funcs", {"mine": tiny.lottery}),
+        ("peft_config", {"r": 4}),
+        ("callbacks", ["mine"]),
+        ("optimizers", torch.optim.AdamW),
+        ("args", {"max_steps": 3}),
+    ],
+)
+def test_an_argument_of_another_kind(argument: str, value: Any, tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "model": tiny.policy(),
+        "reward_funcs": tiny.lottery,
+        "args": DareConfig(str(tmp_path / "run"), use_cpu=True),
+        "train_dataset": tiny.problems(0.5),
+        "processing_class": tiny.tokenizer(),
+    }
+    with pytest.raises(InvalidInput, match=f"^{argument} = "):
+        DareTrainer(**{**given, argument: value})
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_tokenizer_without_end_and_padding(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from dare.errors import InvalidInput, first_line, require, suggest
 
@@ -45,6 +46,14 @@ def load(
     `dtype` and `options` (as `from_pretrained` takes them) are of use where a name is given.
     """
     trust = {"trust_remote_code": True} if trust_remote_code else {}
+    fix = "must be a causal language model of transformers, or the name or folder of one"
+    own = isinstance(model, nn.Module) and hasattr(model, "config")
+    require(own or isinstance(model, (str, Path)), "model", model, fix)
+    fix = "must be a tokenizer of transformers, or None for the model's own"
+    own = isinstance(tokenizer, PreTrainedTokenizerBase)
+    require(own or tokenizer is None, "processing_class", tokenizer, fix)
+    own = peft_config is None or hasattr(peft_config, "peft_type")
+    require(own, "peft_config", peft_config, "must be a configuration of peft, as LoraConfig")
     name = model if isinstance(model, (str, Path)) else model.config.name_or_path
     place = Path(name).expanduser()
     if model is name and (str(name).startswith((".", "/", "~")) or len(place.parts) > 2):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,11 @@ class RewardModel:
 def named_functions(given: Any, field: str = "reward_funcs") -> list[Any]:
     """The entries as a list, names of functions imported; those of models have a slash or are
     folders, and stay."""
-    entries = [given] if callable(given) or isinstance(given, str) else list(given or [])
+    fix = "must be a function, a name, or a list of these"
+    one = callable(given) or isinstance(given, str)
+    several = isinstance(given, Iterable) and not isinstance(given, Mapping)
+    require(one or given is None or several, field, given, fix)
+    entries = [given] if one else list(given or [])
     return [
         reward_named(entry, field)
         if isinstance(entry, str) and "/" not in entry and not Path(entry).is_dir()

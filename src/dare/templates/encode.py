@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dare.errors import require
+from dare.errors import InvalidInput, first_line, require
 from dare.templates import Message
 
 _OPTIONS = "chat_template_kwargs"
@@ -36,12 +36,16 @@ def prompt_text(tokenizer: Any, messages: Sequence[Message]) -> str:
         return _by_template(tokenizer, messages)
     except Exception as error:
         # Some models' templates refuse a system message: its text then leads the first turn.
-        foldable = len(messages) > 1 and messages[0]["role"] == "system"
-        if not foldable or "TemplateError" not in type(error).__name__:
-            raise
-        first, second, *rest = messages
-        joined = {**second, "content": f"{first['content']}\n\n{second['content']}"}
-        return _by_template(tokenizer, [joined, *rest])
+        if len(messages) > 1 and messages[0]["role"] == "system" and _refuses(error):
+            first, second, *rest = messages
+            joined = {**second, "content": f"{first['content']}\n\n{second['content']}"}
+            return prompt_text(tokenizer, [joined, *rest])
+        fix = f"cannot write a prompt ({type(error).__name__}: {first_line(error, 120)})"
+        raise InvalidInput("chat_template", tokenizer.chat_template, fix) from error
+
+
+def _refuses(error: Exception) -> bool:
+    return "TemplateError" in type(error).__name__
 
 
 def encode(tokenizer: Any, messages: Sequence[Message]) -> npt.NDArray[np.int64]:
@@ -56,4 +60,6 @@ def encode(tokenizer: Any, messages: Sequence[Message]) -> npt.NDArray[np.int64]
 def _by_template(tokenizer: Any, messages: Sequence[Message]) -> str:
     options = {"add_generation_prompt": True, **(getattr(tokenizer, _OPTIONS, None) or {})}
     text: str = tokenizer.apply_chat_template(list(messages), tokenize=False, **options)
+    if not text.strip():
+        raise ValueError("nothing is written")
     return text

@@ -292,4 +292,8 @@ def _tell_of_repeats(
 def _is_missing(value: Any, text: str) -> bool:
     """Whether an answer is what pandas, NumPy and others have for none, or holds nothing."""
     none = text.lower() in ("nan", "<na>", "nat", "tensor(nan)", "b''", "[none]")
-    return not isinstance(value, str) and (none or (hasattr(value, "__len__") and not len(value)))
+    try:
+        empty = len(value) == 0
+    except TypeError:  # of numbers, and of tensors without a dimension
+        empty = False
+    return not isinstance(value, str) and (none or empty)

@@ -101,6 +101,12 @@ class DareTrainer(WholeCheckpoints):
     ) -> None:
         answer_trainer(others, list(inspect.signature(DareTrainer).parameters))
         args = DareConfig() if args is None else args
+        require(isinstance(args, DareConfig), "args", args, "must be a DareConfig")
+        kinds = [one if isinstance(one, type) else type(one) for one in callbacks or ()]
+        proper = all(issubclass(kind, TrainerCallback) for kind in kinds)
+        require(proper, "callbacks", callbacks, "must be a list of TrainerCallbacks")
+        proper = isinstance(optimizers, tuple) and len(optimizers) == 2
+        require(proper, "optimizers", optimizers, "must be a pair, of an optimiser and a schedule")
         there = usable(str(args.output_dir))
         self.settings = args.curriculum_config()
         updates = args.accumulation(self.settings.rollout_budget, args.world_size)
