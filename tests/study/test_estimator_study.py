@@ -37,7 +37,7 @@ class Snapshots(EstimatorStudy):
         assert self.shadows is not None
         own = self._trainer.curriculum.difficulty()  # type: ignore[union-attr]
         names = ("same", "dare", "dare-no-solutions", "dare-no-states", "paper-budget")
-        found = {n: w.estimator.difficulty().copy() for n, w in self.shadows.watchers.items()}
+        found = {n: w.estimator.median().copy() for n, w in self.shadows.watchers.items()}
         self.kept = [*getattr(self, "kept", []), {"own": own, **{n: found[n] for n in names}}]
 
 

@@ -13,6 +13,7 @@ import pytest
 import dare
 import ranks
 import tiny
+from dare import InvalidInput
 
 REWARD = """
 import os, signal, time, pathlib
@@ -85,3 +86,19 @@ def test_a_process_that_is_lost_ends_the_others_in_a_line(
     again = launch(tmp_path / what, "go on", "--resume", "run", "--trust")
     assert again.returncode == 0, again.stderr[-3000:]
     assert drawn(tmp_path / what / "run") == drawn(undisturbed)
+
+
+@pytest.mark.parametrize("place", ["_start", "get_train_dataloader"])
+def test_a_process_that_is_lost_before_the_first_step_is_told(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers would be blamed for what it calls while it prepares."""
+    trainer = tiny.trainer(tmp_path)
+
+    def lost(*_: object) -> None:
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:1")
+
+    monkeypatch.setattr(trainer, place, lost)
+    monkeypatch.setattr(trainer._company, "processes", 2)
+    with pytest.raises(InvalidInput, match=r"processes = 2: another process .* has ended"):
+        trainer.train()

@@ -104,6 +104,14 @@ def unpacked(array: Array) -> Any:
     return json.loads(array.tobytes())
 
 
+def is_loss(error: BaseException, processes: int) -> bool:
+    """Whether an error says that another process has ended or does not answer."""
+    words = ("gloo", "nccl", "connection closed", "connection reset")
+    told = str(error).partition("\n")[0].lower()
+    spoken = isinstance(error, dist.DistError) or any(word in told for word in words)
+    return processes > 1 and isinstance(error, RuntimeError) and spoken
+
+
 @contextlib.contextmanager
 def in_company(processes: int, saved: Callable[[], str]) -> Iterator[None]:
     """One of several processes: where another is lost, a line says so and what is `saved`."""
@@ -112,11 +120,9 @@ def in_company(processes: int, saved: Callable[[], str]) -> Iterator[None]:
         if processes > 1:  # or threads of the group may outlive what they use, and abort
             atexit.register(_leave)
     except RuntimeError as error:
-        words = ("gloo", "nccl", "connection closed", "connection reset")
-        told = str(error).partition("\n")[0]
-        lost = isinstance(error, dist.DistError)
-        if processes == 1 or not (lost or any(word in told.lower() for word in words)):
+        if not is_loss(error, processes):
             raise
+        told = str(error).partition("\n")[0]
         fix = f"another process of this run has ended or does not answer ({told}); {saved()}"
         raise InvalidInput("processes", processes, fix) from error
 

@@ -44,7 +44,7 @@ from dare.text import prompt_text
 from dare.training.callbacks import StepEnd, StopWhenAsked, WholeSteps, print_less, stop_on_signals
 from dare.training.checkpoints import WholeCheckpoints
 from dare.training.collect import Collector
-from dare.training.company import Company, in_company, together
+from dare.training.company import Company, in_company, is_loss, together
 from dare.training.config import DareConfig
 from dare.training.evaluate import evaluate_policy, flat_figures
 from dare.training.from_trl import answer_trainer
@@ -292,13 +292,13 @@ class DareTrainer(WholeCheckpoints):
         run, self._begun = self.folder.path, False
         wanted = resume_from_checkpoint
         wanted = self.args.resume_from_checkpoint if wanted is None else wanted
-        with sole(run) if self.folder.writes else nullcontext():
+        company = in_company(self._company.processes, self.kept)  # from the start: any may be lost
+        with sole(run) if self.folder.writes else nullcontext(), company:
             found = self.to_continue(wanted)
             self._start(found)
             on_start = self.args.eval_on_start
             self._stop = StopWhenAsked()
-            company = in_company(self._company.processes, self.kept)
-            with stop_on_signals(self._stop, self.how_to_continue), company:
+            with stop_on_signals(self._stop, self.how_to_continue):
                 start = None if found is None else str(found)
                 whole = WholeSteps(over=lambda: not self._waiting)
                 self.add_callback(self._stop)
@@ -315,7 +315,8 @@ class DareTrainer(WholeCheckpoints):
                     raise self._phases.out_of_memory(error, self.args, self.kept()) from error
                 except (Exception, SystemExit) as error:
                     self._blame_own(error)
-                    with nullcontext() if self._begun else self.args.refusals():
+                    lost = is_loss(error, self._company.processes)
+                    with nullcontext() if self._begun or lost else self.args.refusals():
                         raise
                 finally:
                     self.args.eval_on_start = on_start

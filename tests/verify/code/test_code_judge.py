@@ -70,7 +70,7 @@ class TestVerdicts:
         assert found.waited_s > 0.4  # four others on every core
         assert found.wall_s - found.waited_s < 0.5 * found.wall_s
         found = room.run(Job("import time; time.sleep(1)"))
-        assert found.wall_s - found.waited_s > 0.95
+        assert found.wall_s - found.waited_s > 0.8  # not 0: what sleeps does not wait
 
     @pytest.mark.usefixtures("busy_machine")
     @pytest.mark.parametrize("kind", ["stdin", "function"])
