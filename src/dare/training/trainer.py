@@ -292,13 +292,16 @@ class DareTrainer(WholeCheckpoints):
         run, self._begun = self.folder.path, False
         wanted = resume_from_checkpoint
         wanted = self.args.resume_from_checkpoint if wanted is None else wanted
-        company = in_company(self._company.processes, self.kept)  # from the start: any may be lost
-        with sole(run) if self.folder.writes else nullcontext(), company:
-            found = self.to_continue(wanted)
-            self._start(found)
+        processes = self._company.processes
+        with sole(run) if self.folder.writes else nullcontext():
+            with in_company(processes, self.kept):
+                found = self.to_continue(wanted)
+                self._start(found)
             on_start = self.args.eval_on_start
             self._stop = StopWhenAsked()
-            with stop_on_signals(self._stop, self.how_to_continue):
+            # A launcher ends the rest at once where one is lost: told while signals are ours.
+            company = in_company(processes, self.kept)
+            with stop_on_signals(self._stop, self.how_to_continue), company:
                 start = None if found is None else str(found)
                 whole = WholeSteps(over=lambda: not self._waiting)
                 self.add_callback(self._stop)
@@ -315,7 +318,7 @@ class DareTrainer(WholeCheckpoints):
                     raise self._phases.out_of_memory(error, self.args, self.kept()) from error
                 except (Exception, SystemExit) as error:
                     self._blame_own(error)
-                    lost = is_loss(error, self._company.processes)
+                    lost = is_loss(error, processes)
                     with nullcontext() if self._begun or lost else self.args.refusals():
                         raise
                 finally:
