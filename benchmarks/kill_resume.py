@@ -401,7 +401,7 @@ def main() -> int:
             print(f"{kind}: {done} times, {wrong or 'identical'}", flush=True)
             shutil.rmtree(folder, ignore_errors=True)
 
-        # Of two processes the numbers move by a few: the last of one attempt may not come in another.
+        # Of two processes the numbers move by a few: the last of one may not come in another.
         sure = len(names) - (4 if given.processes > 1 else 0)
         moments = [(place, False) for place in range(sure)]
         inside = [(place, True) for place, kind in enumerate(names) if kind.endswith("*")]
