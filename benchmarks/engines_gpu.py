@@ -211,7 +211,7 @@ def _over(name: str, values: list[float]) -> float:
 
 def trl(options: argparse.Namespace) -> dict[str, Any]:
     """GRPOTrainer with vLLM in its process, on the same model, prompts and number of rollouts."""
-    made = part_trl(argparse.Namespace(**vars(options), trl_mode="vllm"))
+    made = part_trl(argparse.Namespace(**vars(options), trl_mode="vllm", trl_steps=5))
     means = made["means"]
     return {**made, "step_s": means["total_s"], "generated_per_s": means["generated_per_s"]}
 

@@ -20,6 +20,7 @@ and values once) pass at the bandwidth of a large copy. Ends with one JSON line.
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -34,6 +35,7 @@ import numpy as np
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 PEAK = 989e12  # bf16, dense, of an H100 or H200 by its data sheet
+VERSIONS = ("torch", "transformers", "triton", "liger-kernel", "vllm", "trl")
 PARTS = ("decode", "vllm", "grpo", "dare", "trl", "drift")
 _HERE = Path(__file__).parent
 
@@ -51,6 +53,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=32, help="rollouts of a micro-batch")
     parser.add_argument("--longest", type=int, default=400)
     parser.add_argument("--trl-mode", default="generate")
+    parser.add_argument("--trl-steps", type=int, default=3, help="the first is not counted")
     parser.add_argument("--weights", default="random", help="what the folder holds, for the record")
     options = parser.parse_args()
     if options.part:
@@ -73,9 +76,19 @@ def main() -> None:
 
 
 def begun(options: argparse.Namespace) -> dict[str, Any]:
-    """What --out holds of earlier calls."""
-    found = options.out.read_text(encoding="utf-8") if options.out.is_file() else "{}"
-    return {**json.loads(found), "weights": options.weights}
+    """What --out holds of earlier calls, of which weights and versions."""
+    found = json.loads(options.out.read_text(encoding="utf-8") if options.out.is_file() else "{}")
+    there = {name: one for name in VERSIONS if (one := version_of(name)) is not None}
+    versions = {**found.get("versions", {}), **there}
+    return {**found, "weights": options.weights, "versions": versions}
+
+
+def version_of(name: str) -> str | None:
+    """The version that is installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def keep(out: Path, figures: dict[str, Any]) -> None:
@@ -363,8 +376,9 @@ def part_trl(options: argparse.Namespace) -> dict[str, Any]:
             file.write(json.dumps({"prompt": turns, "answer": row["answer"]}) + "\n")
     made = outside(
         "gpu_trl.py", "--model", options.model, "--data", file.name, "--rollouts",
-        str(options.rollouts), "--group", "8", "--max-new", str(options.longest), "--steps", "4",
-        "--mode", options.trl_mode, "--micro-batch", str(options.rows),
+        str(options.rollouts), "--group", "8", "--max-new", str(options.longest),
+        "--steps", str(options.trl_steps), "--mode", options.trl_mode,
+        "--micro-batch", str(options.rows),
     )  # fmt: skip
     made["tokens_per_s"] = made["means"]["tokens_per_s"]
     made["peak_gb"] = made["peak_gb"]["allocated"]

@@ -367,6 +367,28 @@ def gpu() -> str:
 
 
 @table
+def engines_gpu() -> str:
+    """Steps of `dare` on one H200, sampled by each engine."""
+    found = results("engines_gpu")
+    titles = {
+        "own": "the decoder that DARE brings",
+        "vllm": "vLLM in the process, asleep in updates",
+    }
+    heads = ["generator", "a step, s", "of it sampling, s", "tokens/s of a step"]
+    rows: list[list[object]] = [
+        [
+            title,
+            f"{one['step_s']:.1f}",
+            f"{one['seconds']['generate']:.1f}",
+            f"{one['tokens_per_s']:,}",
+        ]
+        for name, title in titles.items()
+        for one in (found[name],)
+    ]
+    return markdown(heads, rows)
+
+
+@table
 def interruptions() -> str:
     """Interrupted runs that came out identical."""
     titles = {

