@@ -82,6 +82,14 @@ def test_more_ranks_than_processes_or_gpus_are_refused(monkeypatch: pytest.Monke
     vllm_colocated.check_ranks(1, torch.device("cuda"), 3)
 
 
+def test_more_room_than_the_model_has_is_refused() -> None:
+    made = tiny.policy()
+    room = made.config.max_position_embeddings + 1
+    with pytest.raises(InvalidInput, match="context ends at") as caught:
+        Policy(made, tiny.tokenizer(), generator="vllm", engine=VllmSettings(max_model_length=room))
+    assert (caught.value.field, caught.value.value) == ("vllm_max_model_length", room)
+
+
 def test_weights_are_those_of_a_checkpoint() -> None:
     model = tiny.policy()
     found = dict(vllm.weights_of(model, torch.float32))
@@ -153,7 +161,7 @@ def test_a_call_that_is_silent_is_given_up_and_one_that_shows_life_is_not() -> N
         return 7
 
     assert thread.call("working", busy) == 7
-    with pytest.raises(GeneratorFailed, match="ValueError: broken"):
+    with pytest.raises(GeneratorFailed, match="ValueError: broken more"):
         thread.call("working", lambda: _raise(ValueError("broken\nmore")))
     begun = time.monotonic()
     with pytest.raises(GeneratorFailed, match=r"no sign of life for 0\.6 s working"):

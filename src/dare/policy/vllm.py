@@ -56,6 +56,9 @@ class VllmGenerator:
     """Samples from vLLM, which has the policy's weights of now whenever it draws."""
 
     def __init__(self, policy: _Policy, settings: VllmSettings) -> None:
+        room = settings.max_model_length
+        fix = f"the model's own context ends at {policy.context} tokens; choose that at most"
+        require(room is None or room <= policy.context, "vllm_max_model_length", room, fix)
         if settings.mode == "colocate":
             check_ranks(settings.tensor_parallel_size, policy.device, world()[1])
             check_installed()

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dare.errors import InvalidInput, first_line, require
+from dare.errors import InvalidInput, require
 from dare.policy.generate import GeneratorFailed
 from dare.policy.vllm_engine import (
     INSTALL,
@@ -284,7 +284,8 @@ class _Watched:
                 raise GeneratorFailed("generator", "vllm", fix) from error
             except Exception as error:
                 if job.done():
-                    fix = f"vLLM failed {what} ({type(error).__name__}: {first_line(error)})"
+                    said = " ".join(str(error).split())[:300]  # its first line names nothing
+                    fix = f"vLLM failed {what} ({type(error).__name__}: {said})"
                     raise GeneratorFailed("generator", "vllm", fix) from error
             if time.monotonic() - self._seen > limit:
                 self.lost = True
