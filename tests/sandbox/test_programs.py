@@ -12,10 +12,9 @@ import pytest
 from programs import honest_failures, hostile_failures
 
 import dare
+import ordinary
 from dare_sandbox import Ended, Job, Limits, Sandbox, probe
 from dare_sandbox.inside import system
-
-_NOBODY = 65534
 
 
 def test_honest_programs_run(sandbox: Sandbox) -> None:
@@ -29,7 +28,7 @@ def test_hostile_programs_are_held(
     assert hostile_failures(sandbox, str(tmp_path)) == []
 
 
-def _become_nobody() -> None:
+def _become_ordinary() -> None:
     """In the child: show the interpreter where an ordinary user may go, then be one."""
     prefix = os.path.realpath(sys.base_prefix)
     if not system.open_to_all(prefix):
@@ -41,8 +40,8 @@ def _become_nobody() -> None:
         os.makedirs(prefix, 0o755)
         system.mount(f"/proc/self/fd/{inside}", prefix, None, 4096 | 16384)
     os.setgroups([])
-    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    os.setresgid(ordinary.UID, ordinary.UID, ordinary.UID)
+    os.setresuid(ordinary.UID, ordinary.UID, ordinary.UID)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="this test session is an ordinary user already")
@@ -62,7 +61,7 @@ def test_all_programs_as_an_ordinary_user(backend: str) -> None:
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=_become_nobody,
+        preexec_fn=_become_ordinary,
     )
     output, errors = process.communicate(timeout=1500)
     assert process.returncode == 0, errors.decode()

@@ -184,11 +184,19 @@ def run(name: str, *without: str) -> dict[str, Any]:
             fault(label, honest, entry, verdict)
             for (label, honest, _, entry), verdict in zip(chosen, verdicts, strict=True)
         ]
-        # Beside the fork bombs of the others one may not get to run at all: it is asked alone.
-        for place in [place for place, words in enumerate(found) if words]:
-            label, honest, _, entry = chosen[place]
-            verdict = judge_batch([items[place]], sandbox=sandbox, workers=1, **LIMITS)[0]
-            found[place] = fault(label, honest, entry, verdict)
+        # Beside fork bombs, of the others or of another run of these tests, one may not get to
+        # run, or what it prints is not read in time: it is asked alone. One that passed is not.
+        for pause_s in (0, 20, 60, 120):
+            asked = [
+                place
+                for place, words in enumerate(found)
+                if words and (chosen[place][1] or verdicts[place].passed is not True)
+            ]
+            time.sleep(pause_s if asked else 0)
+            for place in asked:
+                label, honest, _, entry = chosen[place]
+                verdict = judge_batch([items[place]], sandbox=sandbox, workers=1, **LIMITS)[0]
+                verdicts[place], found[place] = verdict, fault(label, honest, entry, verdict)
         sandbox.close()
         problems = [words for words in found if words] + left_behind(before) + outside.damage()
     if threading.active_count() > 1:
@@ -196,8 +204,8 @@ def run(name: str, *without: str) -> dict[str, Any]:
     if stray := sorted(set(os.listdir("/proc/self/fd")) - files):
         links = [os.readlink(f"/proc/self/fd/{fd}") for fd in stray if fd_open(fd)]
         problems += [f"descriptor of {link} was left open" for link in links]
-    honest = sum(row[1] for row in chosen)
-    counts = {"hostile": len(chosen) - honest, "honest": honest, "seconds": round(seconds, 1)}
+    trusted = sum(row[1] for row in chosen)
+    counts = {"hostile": len(chosen) - trusted, "honest": trusted, "seconds": round(seconds, 1)}
     return {"problems": problems, **counts, "user": os.getuid(), "sandbox": name}
 
 

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
+import ordinary as user
 from dare_sandbox.opening import probe
 
 RUNNER = Path(__file__).with_name("run_corpus.py")
-NOBODY = 65534
 SANDBOXES = ("bwrap", "landlock")
 
 
 def as_ordinary_user(command: list[str]) -> list[str]:
     """The command as a user without rights, who can still reach the interpreter."""
-    drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    drop = ["setpriv", f"--reuid={user.UID}", f"--regid={user.UID}", "--clear-groups"]
     drop += ["--inh-caps=-all", "env", "HOME=/tmp"]
     prefix = Path(sys.base_prefix).resolve()
     closed = [folder for folder in prefix.parents if not folder.stat().st_mode & 0o001]
@@ -94,4 +94,4 @@ def test_corpus(sandbox: str, ordinary: bool, started: Started) -> None:
     assert found["problems"] == []
     assert found["hostile"] >= 60
     assert found["honest"] >= 25
-    assert (found["user"] == NOBODY) is ordinary or not ordinary
+    assert not ordinary or found["user"] == user.UID
