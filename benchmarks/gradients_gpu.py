@@ -6,7 +6,8 @@
 Rows hold `problem` and `answer`. Every problem of --train is rolled out 16 times: the first half
 says how hard it is, as an estimate would, and the second half is a group that it could be drawn
 for. A group's gradient is what training would add up: advantages by the group's mean and deviation,
-each response's mean over its tokens. The gradient of --test is that of accuracy itself.
+each response's mean over its tokens. The gradient of --test is that of accuracy itself, of nearly
+greedy responses: of warm ones it is mostly that of being surer of what is mostly right.
 
 An update under Adam has the same length whatever the gradient's, so that a batch teaches by its
 direction: `progress` is the mean product of its gradient with the test's over the root of its mean
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=768)
     parser.add_argument("--temperature", type=float, default=0.6)
     parser.add_argument("--top-p", type=float, default=0.95)
+    parser.add_argument("--test-temperature", type=float, default=0.3, help="nearly greedy")
     parser.add_argument("--prompt", default=PROMPT)
     parser.add_argument("--width", type=int, default=1 << 18)
     parser.add_argument("--seed", type=int, default=0)
@@ -83,7 +85,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     policy = Policy(
         model, tokenizer, precision=torch.bfloat16 if cuda else None, generation_rows=1024
     )
-    sampling = Sampling(options.temperature, options.top_p)
+    sampling = {
+        "train": Sampling(options.temperature, options.top_p),
+        "test": Sampling(options.test_temperature, 1.0),
+    }
     halves = {
         "train": (options.train, options.problems, 2),
         "test": (options.test, options.test_problems, 1),
@@ -97,7 +102,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             encoded(tokenizer, options.prompt.format(problem=row["problem"])) for row in rows
         ]
         began = time.perf_counter()
-        right, tokens = rolled_out(policy, prompts, rows, times * GROUP, sampling, options)
+        right, tokens = rolled_out(policy, prompts, rows, times * GROUP, sampling[name], options)
         seconds[f"generate_{name}"] = round(time.perf_counter() - began, 1)
         kept |= {
             f"{name}_right": right,
@@ -198,7 +203,8 @@ def gradient(
     batch = policy.layout.batch([group.prompt] * len(answers), answers, rows).to(policy.device)
     weight = np.repeat(group.weight, [len(one) for one in answers])
     with policy.autocast():
-        logprob, _ = batch_logprobs(policy.module, batch, options.temperature)
+        heat = options.test_temperature if group.test else options.temperature
+        logprob, _ = batch_logprobs(policy.module, batch, heat)
         gain = (logprob * torch.from_numpy(weight).to(logprob)).sum()
     gain.backward()
     return [torch.zeros_like(one) if one.grad is None else one.grad.float() for one in parameters]
