@@ -389,6 +389,30 @@ def engines_gpu() -> str:
 
 
 @table
+def gradients_pocket() -> str:
+    """How far a step gets toward accuracy elsewhere, by what it drew."""
+    found = results("gradients_pocket")
+    rows: list[list[object]] = []
+    for name, (value, low, high) in found["adam"]["draws"].items():
+        progress = f"{value:.1f}" if name == "uniform" else f"{value:.1f} [{low:.1f}, {high:.1f}]"
+        rows.append(
+            [name, progress, f"{found['mixed_share'][name]:.2f}", found["tokens_of_a_group"][name]]
+        )
+    return markdown(["draw", "progress", "mixed groups", "tokens of a group"], rows)
+
+
+@table
+def gradients_pocket_sizes() -> str:
+    """The same by the number of groups in a step."""
+    found = results("gradients_pocket")["adam"]["sizes"]
+    sizes = list(found["uniform"])
+    rows: list[list[object]] = [
+        [name, *(f"{by_size[size][0]:.1f}" for size in sizes)] for name, by_size in found.items()
+    ]
+    return markdown(["draw", *(f"{size} groups" for size in sizes)], rows)
+
+
+@table
 def interruptions() -> str:
     """Interrupted runs that came out identical."""
     titles = {
