@@ -1,7 +1,7 @@
 """What does a group of rollouts teach? Its gradient beside that of accuracy on other problems.
 
     python benchmarks/gradients_gpu.py --model FOLDER --train mixture.jsonl.gz \
-        --test others.jsonl.gz --out gradients [--problems 1024] [--test-problems 384]
+        --test others.jsonl.gz --out gradients [--problems 1024] [--test-problems 1024]
 
 Rows hold `problem` and `answer`. Every problem of --train is rolled out 16 times: the first half
 says how hard it is, as an estimate would, and the second half is a group that it could be drawn
@@ -35,6 +35,7 @@ from probe_gpu import PROMPT, encoded
 from scipy import special
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from dare.data.repeats import normal_form
 from dare.policy.generate import GenerationRequest
 from dare.policy.policy import Policy
 from dare.policy.score import batch_logprobs
@@ -51,10 +52,11 @@ def main() -> None:
     parser.add_argument("--model")
     parser.add_argument("--train", type=Path)
     parser.add_argument("--test", type=Path)
+    parser.add_argument("--leave-out", type=Path, help="problems that --test must not hold")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--analyse", action="store_true", help="only draw from what OUT holds")
     parser.add_argument("--problems", type=int, default=1024)
-    parser.add_argument("--test-problems", type=int, default=384)
+    parser.add_argument("--test-problems", type=int, default=1024)
     parser.add_argument("--longest", type=int, default=768)
     parser.add_argument("--temperature", type=float, default=0.6)
     parser.add_argument("--top-p", type=float, default=0.95)
@@ -96,8 +98,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     groups: list[Group] = []
     seconds: dict[str, float] = {}
+    known: set[str] = set()
+    if options.leave_out:
+        known |= {normal_form(row["problem"]) for row in all_rows(options.leave_out)}
     for name, (path, count, times) in halves.items():
-        rows = rows_of(path, count, options.seed)
+        rows = rows_of(path, count, options.seed, known)
+        known |= {normal_form(row["problem"]) for row in rows}
         prompts = [
             encoded(tokenizer, options.prompt.format(problem=row["problem"])) for row in rows
         ]
@@ -137,15 +143,19 @@ class Group:
         self.weight = centred if test else centred / centred.std() / length
 
 
-def rows_of(path: Path, count: int, seed: int) -> list[dict[str, Any]]:
-    """So many problems of a file, at random."""
+def all_rows(path: Path) -> list[dict[str, Any]]:
+    """The problems of a file."""
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    order = np.random.default_rng(seed).permutation(len(rows))[:count]
-    if len(order) < count:
-        raise SystemExit(f"{path}: {len(order)} rows, but {count} are wanted")
-    return [rows[place] for place in order]
+        return [json.loads(line) for line in lines]
+
+
+def rows_of(path: Path, count: int, seed: int, known: set[str]) -> list[dict[str, Any]]:
+    """So many problems of a file, at random, none of which is known."""
+    rows = [row for row in all_rows(path) if normal_form(row["problem"]) not in known]
+    if len(rows) < count:
+        raise SystemExit(f"{path}: {len(rows)} new problems, but {count} are wanted")
+    return [rows[place] for place in np.random.default_rng(seed).permutation(len(rows))[:count]]
 
 
 def rolled_out(
