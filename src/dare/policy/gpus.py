@@ -54,7 +54,7 @@ def card_named(text: str) -> Card:
         return Card(name, CARDS[name] * _GIB, not name.startswith(_WITHOUT_BF16))
     size = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:GB|G|GiB)?\s*", text, re.IGNORECASE)
     if size is None:
-        near = suggest(text.upper(), [*CARDS, *map(_model, CARDS)])
+        near = suggest(text.upper(), sorted(set(map(_model, CARDS))))
         raise InvalidInput("--gpu", text, f"give a size, as in 24GB, or a card's name; {near}")
     if float(size[1]) <= 0:
         raise InvalidInput("--gpu", text, "a size must be positive, as in 24GB")
