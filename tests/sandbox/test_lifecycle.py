@@ -87,10 +87,15 @@ def _helpers(root: int | None = None) -> list[int]:
     return found
 
 
+def _kill_helpers() -> None:
+    for pid in _helpers():
+        with contextlib.suppress(ProcessLookupError):  # the end of one is the end of others
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_restart_after_a_mishap(sandbox: Sandbox) -> None:
     assert _double(sandbox, 1)
-    for pid in _helpers():
-        os.kill(pid, signal.SIGKILL)
+    _kill_helpers()
     assert _double(sandbox, 2)
     close_all()
     assert _leftovers()[2:] == ([], [])
@@ -100,8 +105,7 @@ def test_a_killed_server_loses_its_programs(backend: str) -> None:
     close_all()
     sandbox = open_sandbox(backend)
     running = sandbox.start(Job("import time; time.sleep(30)"))
-    for pid in _helpers():
-        os.kill(pid, signal.SIGKILL)
+    _kill_helpers()
     result = running.wait()
     assert result.ended is Ended.LOST
     assert result.detail
