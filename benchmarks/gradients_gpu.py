@@ -22,7 +22,6 @@ batches without a GPU. Ends with one JSON line.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -31,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from methods_gpu_data import read_lines
 from probe_gpu import PROMPT, encoded
 from scipy import special
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--model")
     parser.add_argument("--train", type=Path)
     parser.add_argument("--test", type=Path)
-    parser.add_argument("--leave-out", type=Path, help="problems that --test must not hold")
+    parser.add_argument("--leave-out", type=Path, help="problems that neither file gives")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--analyse", action="store_true", help="only draw from what OUT holds")
     parser.add_argument("--problems", type=int, default=1024)
@@ -100,7 +100,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     seconds: dict[str, float] = {}
     known: set[str] = set()
     if options.leave_out:
-        known |= {normal_form(row["problem"]) for row in all_rows(options.leave_out)}
+        known |= {normal_form(row["problem"]) for row in read_lines(options.leave_out)}
     for name, (path, count, times) in halves.items():
         rows = rows_of(path, count, options.seed, known)
         known |= {normal_form(row["problem"]) for row in rows}
@@ -143,16 +143,9 @@ class Group:
         self.weight = centred if test else centred / centred.std() / length
 
 
-def all_rows(path: Path) -> list[dict[str, Any]]:
-    """The problems of a file."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
-
-
 def rows_of(path: Path, count: int, seed: int, known: set[str]) -> list[dict[str, Any]]:
     """So many problems of a file, at random, none of which is known."""
-    rows = [row for row in all_rows(path) if normal_form(row["problem"]) not in known]
+    rows = [row for row in read_lines(path) if normal_form(row["problem"]) not in known]
     if len(rows) < count:
         raise SystemExit(f"{path}: {len(rows)} new problems, but {count} are wanted")
     return [rows[place] for place in np.random.default_rng(seed).permutation(len(rows))[:count]]
