@@ -27,7 +27,7 @@ from typing import Any
 
 from dare_sandbox.base import Ended, Execution, Job, Limits, LostRun, Running, lost, out_of_memory
 from dare_sandbox.cgroups import Group, Groups
-from dare_sandbox.inside.system import STRETCH, descendants, waited_s
+from dare_sandbox.inside.system import START_S, STRETCH, descendants, waited_s
 from dare_sandbox.launch import Recipe, Server
 
 _HELLO_S = 20.0
@@ -324,7 +324,7 @@ class LocalRun:
         self._outputs = {ends.stdout: Output(most), ends.stderr: Output(most)}
         self._room = limits.output_bytes
         self._started = time.monotonic()
-        self._deadline = self._started + (1 + STRETCH) * limits.wall_s + _LATE_S
+        self._deadline = self._started + START_S + (1 + STRETCH) * limits.wall_s + _LATE_S
         self._asked: Ended | None = None
         self._report: dict[str, Any] | None = None
         self._result: Execution | None = None

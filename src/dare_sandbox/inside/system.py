@@ -303,6 +303,8 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 STRETCH = 4
 """A wall limit is this many times longer at most for a program that waits for a processor."""
+START_S = 60.0
+"""The most that a start may take, beside many others; alone it takes a hundredth of a second."""
 
 
 class Usage(NamedTuple):

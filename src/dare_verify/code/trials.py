@@ -25,7 +25,7 @@ from typing import Any
 
 from dare_errors import InvalidInput, require
 from dare_sandbox.base import Ended, Execution, Job, Limits, Sandbox
-from dare_sandbox.inside.system import STRETCH
+from dare_sandbox.inside.system import START_S, STRETCH
 from dare_verify.code.answers import same
 from dare_verify.code.wire import Unsupported, dump, frame, load
 
@@ -164,7 +164,7 @@ def payload(*names: str, portable: bool = False) -> str:
 
 
 class Session:
-    """One process that was sent `payload(...)`."""
+    """One process that was sent `payload(...)`, once it has said that it runs."""
 
     def __init__(self, sandbox: Sandbox, source: str, limits: Limits) -> None:
         self._running = sandbox.start(Job(source, limits=limits, channel=True))
@@ -174,6 +174,17 @@ class Session:
         self._channel = self._running.channel
         self._longest_s = STRETCH * limits.wall_s
         self._ended: Execution | None = None
+        # A start that takes long (many others fork, say) is not the program's fault.
+        slow = False
+        try:
+            self.receive(START_S, 0)
+        except HungUp:  # too little memory, say: whoever speaks to it next is told how it ended
+            slow = self.end(kill=False).ended is Ended.TIME
+        except (Late, TooLong):
+            slow = True
+        if slow:
+            self.end()
+            raise NotStarted(f"{sandbox.name} started no process in {START_S:g} s")
 
     def send(self, message: bytes, within_s: float) -> None:
         """Raises HungUp or Late where the process does not take it."""

@@ -187,10 +187,11 @@ def frame(payload: bytes) -> bytes:
 
 
 class Channel:
-    """The sandbox's end of the line to the judge."""
+    """The sandbox's end of the line to the judge, who is told at once that it is there."""
 
     def __init__(self, fd: int = 3) -> None:
         self._fd = fd
+        self.send(b"")
 
     def send(self, payload: bytes) -> None:
         """All of one message."""

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -302,6 +303,45 @@ class Lost:
 
     def waited_s(self) -> float:
         return 0.0
+
+
+class Slow:
+    """A sandbox whose processes start late, as on a machine where thousands of others start."""
+
+    name = "slow"
+
+    def __init__(self, room: Sandbox, seconds: float) -> None:
+        self.room, self.seconds = room, seconds
+
+    def run(self, job: Job) -> Execution:
+        return self.room.run(job)
+
+    def start(self, job: Job) -> Running:
+        source = f"import time; time.sleep({self.seconds})\n{job.source}"
+        limits = replace(job.limits, wall_s=job.limits.wall_s + self.seconds)
+        return self.room.start(replace(job, source=source, limits=limits))
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", ["function", "assert"])
+def test_a_slow_start_is_not_the_programs_time(kind: str, room: Sandbox) -> None:
+    limits: dict[str, Any] = {"time_limit_s": 0.5, "wall_limit_s": 0.7}
+    found = judge(DOUBLE, TESTS[kind], kind=kind, sandbox=Slow(room, 1.0), **limits)
+    sleeper = "import time\ntime.sleep(3)\n" + DOUBLE
+    slept = judge(sleeper, TESTS[kind], kind=kind, sandbox=room, **limits)
+    assert (found.verdict, slept.verdict) == ("accepted", "time_limit"), (found, slept)
+
+
+@pytest.mark.parametrize("kind", ["function", "assert"])
+def test_a_start_that_never_ends_leaves_the_program_unscored(
+    kind: str, room: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dare_verify.code.trials.START_S", 0.3)
+    found = judge(DOUBLE, TESTS[kind], kind=kind, sandbox=Slow(room, 600.0))
+    assert found.passed is None, found
+    assert "started no process in 0.3 s" in found.message
 
 
 class Exploding(Broken):
