@@ -12,7 +12,7 @@ from typing import Protocol
 class Limits:
     """What a program may use before it is stopped.
 
-    `wall_s` does not count what a program waits for a processor, up to
+    `wall_s` does not count what a program waits for the machine, up to
     `inside.system.STRETCH` times as long: a busy machine must not change a verdict.
     """
 
@@ -51,7 +51,7 @@ class Ended(StrEnum):
 @dataclass(frozen=True)
 class Execution:
     """What is known of a program that has ended. `code` is its exit status or signal number;
-    of its `wall_s` it was ready and had no processor for `waited_s`."""
+    of its `wall_s` it was neither asleep nor on a processor for `waited_s`."""
 
     ended: Ended
     code: int
@@ -78,7 +78,7 @@ class Running(Protocol):
         ...
 
     def waited_s(self) -> float:
-        """How long it has waited for a processor so far."""
+        """How long the machine has kept it waiting so far."""
         ...
 
 

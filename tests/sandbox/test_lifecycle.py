@@ -179,3 +179,54 @@ def test_nothing_is_left_when_the_judge_is_killed(backend: str) -> None:
         time.sleep(0.05)
     assert not [n for n in os.listdir(tempfile.gettempdir()) if n.startswith(f"dare-sandbox-{pid}")]
     assert not _groups(pid)
+
+
+def test_a_machine_that_stands_still_takes_no_time_from_a_program(sandbox: Sandbox) -> None:
+    source = "import socket\ns = socket.socket(fileno=3)\ns.sendall(b'!')\nprint(s.recv(1))"
+    running = sandbox.start(Job(source, limits=Limits(wall_s=4.0), channel=True))
+    assert running.channel is not None
+    with running.channel as channel:
+        assert channel.recv(1) == b"!"
+        held = system.descendants(os.getpid())  # the program and all that watch it
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in held:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            time.sleep(6.0 if number == signal.SIGSTOP else 0.5)
+            assert running.waited_s() > 5.0
+        channel.sendall(b"?")
+        result = running.wait()
+    assert (result.ended, result.stdout) == (Ended.EXITED, b"b'?'\n"), result
+    assert result.waited_s > 5.0 > result.wall_s - result.waited_s, result
+
+
+@pytest.mark.parametrize(
+    ("source", "own"),
+    [
+        ("import time\ntime.sleep(60)", 1.0),
+        ("while True: pass", 0.0),
+        ("import os\nif os.fork():\n    os.wait()\nwhile True: pass", 0.0),
+        (
+            "import threading\ndef spin():\n    while True: pass\n"
+            "threading.Thread(target=spin).start()",
+            0.0,
+        ),
+        ("import os\nos.fork()\nos.fork()\nwhile True: pass", 0.75),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", 1.0),
+    ],
+    ids=["sleeps", "works", "waits for a child", "waits for a thread", "four work", "stopped"],
+)
+def test_what_a_program_does_of_its_own(source: str, own: float) -> None:
+    program = subprocess.Popen([sys.executable, "-c", source])
+    try:
+        end = time.monotonic() + 20
+        found: list[float] = []
+        while found[-5:] != [own] * 5 and time.monotonic() < end:
+            time.sleep(0.05)
+            members = [program.pid, *system.descendants(program.pid)]
+            found.append(system.measure(members).own)
+        assert found[-5:] == [own] * 5
+    finally:
+        for pid in [*system.descendants(program.pid), program.pid]:
+            os.kill(pid, signal.SIGKILL)
+        program.wait()

@@ -50,6 +50,10 @@ class Room(Protocol):
         """Bytes that the program keeps in files."""
         ...
 
+    def kill(self) -> None:
+        """Kill every process of the program, and wait for none."""
+        ...
+
     def empty(self) -> None:
         """End every process of the program."""
         ...
@@ -141,6 +145,10 @@ class NamespaceRoom:
             figures = os.statvfs(path)
             total += (figures.f_blocks - figures.f_bfree) * figures.f_frsize
         return total
+
+    def kill(self) -> None:
+        """All but the supervisor, in one call."""
+        os.kill(-1, signal.SIGKILL)
 
     def empty(self) -> None:
         """The kernel ends everyone when the first process leaves."""
@@ -411,7 +419,7 @@ class BareRoom:
             self._uid, self._claim = claim_uid()
             os.chown(self._folder, self._uid, self._uid)
         else:  # the kernel counts all processes of a user together
-            limits["processes_of_user"] = self._others + limits["processes"] + 512
+            limits["processes_of_user"] = self._others + limits["processes"] + 128
 
     def confine(self, limits: dict[str, Any]) -> None:
         """Live in the folder, as root under the new user."""
@@ -443,6 +451,10 @@ class BareRoom:
             self._size = system.size_of(self._folder, self._most + 1)
             self._size += system.size_of_deleted(self.members(), self._device)
         return self._size
+
+    def kill(self) -> None:
+        """All descendants of the supervisor."""
+        system.kill_descendants()
 
     def empty(self) -> None:
         """Kill all that is left."""

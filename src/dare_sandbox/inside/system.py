@@ -302,17 +302,23 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 STRETCH = 4
-"""A wall limit is this many times longer at most for a program that waits for a processor."""
+"""A wall limit is this many times longer at most for a program that the machine keeps waiting."""
 START_S = 60.0
 """The most that a start may take, beside many others; alone it takes a hundredth of a second."""
 
 
 class Usage(NamedTuple):
-    """Private memory in bytes, processor seconds and the number of threads."""
+    """Private memory in bytes, processor seconds, the number of threads, and a share of the time.
+
+    The share is what passes by the processes' own doing while they are on no processor: all of it
+    asleep, nothing for one that is ready or held inside the kernel, and of many that are ready,
+    what they wait for each other.
+    """
 
     memory: int
     cpu_s: float
     threads: int
+    own: float
 
 
 def everyone() -> list[int]:
@@ -376,7 +382,7 @@ def _sizes(pid: int) -> list[bytes]:
 
 def measure(pids: Iterable[int]) -> Usage:
     """The sum over processes; pages that two of them share are counted twice."""
-    memory, ticks, threads = 0, 0, 0
+    memory, ticks, threads, states = 0, 0, 0, b""
     for pid in pids:
         try:
             fields = _sizes(pid)
@@ -386,18 +392,21 @@ def measure(pids: Iterable[int]) -> Usage:
         memory += (int(fields[1]) - int(fields[2])) * _PAGE
         ticks += sum(map(int, stat[11:15]))
         threads += int(stat[17])
-    return Usage(memory, ticks / _TICK, threads)
+        states += stat[0] if stat[17] == b"1" else _states(pid)
+    ready = states.count(b"R")
+    # Of one that waits for a child to begin (vfork) the kernel says the same as of one it holds.
+    own = 1 - 1 / ready if ready else float(states.strip(b"D") != b"")
+    return Usage(memory, ticks / _TICK, threads, own)
 
 
-def waited_s(pids: Iterable[int]) -> float:
-    """The longest that one of them was ready to run without a processor: the machine's doing."""
-    longest = 0
-    for pid in pids:
-        try:
-            longest = max(longest, int(_read(f"/proc/{pid}/schedstat").split()[1]))
-        except (OSError, ValueError, IndexError):  # it has ended, or the kernel does not count
-            continue
-    return longest / 1e9
+def _states(pid: int) -> bytes:
+    """The letters for the states of a process's threads."""
+    found = b""
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                found += _read(f"/proc/{pid}/task/{thread}/stat").rpartition(b")")[2].split()[0]
+    return found
 
 
 def proportional(pids: Iterable[int]) -> int:
@@ -421,17 +430,28 @@ def end_descendants(spare: Collection[int] = ()) -> None:
 
     This process must be a subreaper: whoever loses its parent becomes its child and is met again.
     """
+    while roots := kill_descendants(spare):
+        for pid in roots:
+            os.waitpid(pid, 0)
+
+
+def kill_descendants(spare: Collection[int] = ()) -> list[int]:
+    """The same without waiting for their end; the children among them.
+
+    Until the last has its signal, whoever dies makes room for another: waiting for one comes later.
+    """
+    killed: set[int] = set()
     while True:
         roots = [pid for pid in children(os.getpid()) if pid not in spare]
-        if not roots:
-            return
-        for pid in [*roots, *(below for root in roots for below in descendants(root))]:
+        found = {*roots, *(below for root in roots for below in descendants(root))} - killed
+        if not found:
+            return roots
+        for pid in found:
             with contextlib.suppress(OSError):
                 resource.prlimit(pid, resource.RLIMIT_NPROC, (0, 0))  # it cannot outrun the sweep
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for pid in roots:
-            os.waitpid(pid, 0)
+        killed |= found
 
 
 def remove_folder(path: str) -> None:

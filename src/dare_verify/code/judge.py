@@ -120,7 +120,7 @@ def judge(
     {"code", "entry_point"} for assert. Time limits are CPU time, so that a busy machine changes no
     verdict: `time_limit_s` for one test (for one call of test code, three times that for all of
     its calls), `total_limit_s` for all tests. A program that only waits has `wall_limit_s`, by
-    default 2.5 times the limit and 2 s; waiting for a processor does not count. It
+    default 2.5 times the limit and 2 s; what the machine keeps it waiting does not count. It
     stops at the first test that is not passed, unless `stop_early` is off. Raises InvalidInput for
     tests that are none or lack a key; a test that cannot be used is found later, as a judge_error.
     """

@@ -45,7 +45,7 @@ class Ruling(StrEnum):
 
 @dataclass(frozen=True)
 class Trial:
-    """One program on one test; its `wall_s` are without those that it waited for a processor."""
+    """One program on one test; its `wall_s` are without those that it waited for the machine."""
 
     ruling: Ruling
     message: str = ""
@@ -223,7 +223,7 @@ class Session:
         return b"".join(parts)
 
     def _left_s(self, deadline: float) -> float:
-        """Until the deadline, which is later for a process that had to wait for a processor."""
+        """Until the deadline, which is later for a process that the machine kept waiting."""
         left = deadline - time.monotonic()
         return left if left > 0 else left + min(self._running.waited_s(), self._longest_s)
 

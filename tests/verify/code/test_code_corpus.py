@@ -63,7 +63,7 @@ def started() -> Iterator[Started]:
     What a function answers is the judge's affair and not the user's: on each back-end one of the
     two users does without those programs, on bwrap this one and on landlock the ordinary one.
     """
-    pipe, runs = subprocess.PIPE, Started()
+    runs = Started()
     for sandbox, without in zip(SANDBOXES, (False, True), strict=True):
         commands = {ordinary: corpus(sandbox, ordinary) for ordinary in (False, True)}
         both = not any(isinstance(command, str) for command in commands.values())
@@ -72,8 +72,9 @@ def started() -> Iterator[Started]:
                 runs[sandbox, ordinary] = command
                 continue
             words = ["hostile_function"] if both and ordinary is without else []
+            # What they log goes where ours goes: a pipe that is read late would stop them.
             runs[sandbox, ordinary] = subprocess.Popen(
-                [*command, *words], stdout=pipe, stderr=pipe, text=True
+                [*command, *words], stdout=subprocess.PIPE, text=True
             )
     yield runs
     for run in runs.values():
@@ -88,8 +89,8 @@ def test_corpus(sandbox: str, ordinary: bool, started: Started) -> None:
     run = started[sandbox, ordinary]
     if isinstance(run, str):
         pytest.skip(run)
-    output, errors = run.communicate(timeout=1500)
-    assert run.returncode == 0, errors[-2000:]
+    output, _ = run.communicate(timeout=1500)
+    assert run.returncode == 0
     found = json.loads(output.splitlines()[-1])
     assert found["problems"] == []
     assert found["hostile"] >= 60
