@@ -42,6 +42,13 @@ def test_solved_by_the_first_responses_alone() -> None:
     }
 
 
+@pytest.mark.parametrize("k", [0, 3])
+def test_more_responses_than_any_problem_has(k: int) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        compare({"a": A, "b": B}, k=k)
+    assert (caught.value.field, caught.value.value) == ("--k", k)
+
+
 def test_differences_are_paired() -> None:
     spread = [record(str(n), [float(n % 2)]) for n in range(100)]
     better = [record(str(n), [1.0 if n < 10 else float(n % 2)]) for n in range(100)]

@@ -350,6 +350,8 @@ def test_values_become_what_their_field_is(field, value, meant, tmp_path: Path) 
         ("lr_scheduler_type", "flat"),
         ("log_level", "loud"),
         ("fsdp_config", "{nope"),
+        ("fsdp_config", {"reshard_after_forward": True}),
+        ("include_num_input_tokens_seen", "some"),
         ("accelerator_config", {"nope": 1}),
         ("deepspeed", "nowhere.json"),
         ("curriculum", 4),

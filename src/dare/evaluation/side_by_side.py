@@ -45,6 +45,8 @@ def compare(models: Mapping[str, Sequence[Record]], k: int | None = None) -> dic
     `k` is not given). `regions` counts the problems that exactly these models solve.
     """
     require(k is None or k >= 1, "--k", k, "must be at least 1")
+    most = max(len(record["scores"]) for records in models.values() for record in records)
+    require(k is None or k <= most, "--k", k, f"no problem has more than {most} responses")
     grouped = {name: by_benchmark(records) for name, records in models.items()}
     shared = [b for b in next(iter(grouped.values())) if all(b in one for one in grouped.values())]
     if not shared:

@@ -35,6 +35,7 @@ _OF_THE_PAPER = {"temperature": 0.6, "top_p": 0.95}  # what its presets sample w
 _LIGER = {"rope": True, "rms_norm": True, "swiglu": True, "cross_entropy": False}
 _LIGER |= {"fused_linear_cross_entropy": False}
 
+_COUNTED = ("all", "non_padding", "no")
 _EVALUATED = ("accuracy", "tokens", "truncated", "responses", "unscored")
 
 # Settings of the curriculum under the names that GRPO users know.
@@ -95,6 +96,11 @@ class DareConfig(RunSettings):
                 here(), "report_to", name, f"needs a library: pip install {name}, or leave it out"
             )
         self.report_to = report
+        seen = self.include_num_input_tokens_seen
+        counted = isinstance(seen, bool) or seen in _COUNTED
+        require(counted, "include_num_input_tokens_seen", seen, suggest(str(seen), _COUNTED))
+        fix = "changes nothing without fsdp: true"
+        require(self.fsdp or not self.fsdp_config, "fsdp_config", self.fsdp_config, fix)
         with self.refusals(given):
             super().__post_init__()
         if self.deepspeed_plugin is not None:
