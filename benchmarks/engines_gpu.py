@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu import begun, keep, part_trl
+from gpu import begun, keep, trl_steps
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -59,19 +59,22 @@ def main() -> None:
     if options.part:
         train(options)
         return
-    figures = begun(options)
+    figures, failed = begun(options), list[str]()
     for name in options.parts.split(","):
         began = time.perf_counter()
         try:
             figures[name] = part(options, name)
         except (OSError, RuntimeError, SystemExit) as error:
             print(f"{name}: {error}", flush=True)
+            failed.append(name)
             continue
         print(
             f"{name}: {time.perf_counter() - began:.0f} s {json.dumps(figures[name])}", flush=True
         )
         keep(options.out, {**figures, "figures": derived(figures)})
     print(json.dumps(derived(figures)))
+    if failed:
+        raise SystemExit(1)
 
 
 def part(options: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -211,7 +214,7 @@ def _over(name: str, values: list[float]) -> float:
 
 def trl(options: argparse.Namespace) -> dict[str, Any]:
     """GRPOTrainer with vLLM in its process, on the same model, prompts and number of rollouts."""
-    made = part_trl(argparse.Namespace(**vars(options), trl_mode="vllm", trl_steps=5))
+    made = trl_steps(argparse.Namespace(**{**vars(options), "part": "trl_vllm", "trl_steps": 5}))
     means = made["means"]
     return {**made, "step_s": means["total_s"], "generated_per_s": means["generated_per_s"]}
 

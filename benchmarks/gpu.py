@@ -9,7 +9,8 @@ written to --out at once, and `--parts` chooses some (the others keep what --out
     decode     DARE's decoder and `model.generate` on the same prompts, budgets and sampling
     vllm       vLLM on the same work (needs vllm; `gpu_vllm.py`)
     grpo dare  24 steps of each preset, nothing replayed: seconds by phase, memory
-    trl        GRPOTrainer on the same model, prompts and number of rollouts (`gpu_trl.py`)
+    trl_MODE   GRPOTrainer on the same model, prompts and number of rollouts (`gpu_trl.py`), where
+               MODE is generate, paged or vllm; the fastest counts
     drift      ratios of rollouts scored twice by the same weights
 
 Decoding and floor: every response has a budget and no end token, so all engines do the same work.
@@ -36,7 +37,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 PEAK = 989e12  # bf16, dense, of an H100 or H200 by its data sheet
 VERSIONS = ("torch", "transformers", "triton", "liger-kernel", "vllm", "trl")
-PARTS = ("decode", "vllm", "grpo", "dare", "trl", "drift")
+TRL = ("trl_generate", "trl_paged", "trl_vllm")
+PARTS = ("decode", "vllm", "grpo", "dare", *TRL, "drift")
 _HERE = Path(__file__).parent
 
 
@@ -52,14 +54,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--rows", type=int, default=32, help="rollouts of a micro-batch")
     parser.add_argument("--longest", type=int, default=400)
-    parser.add_argument("--trl-mode", default="generate")
     parser.add_argument("--trl-steps", type=int, default=3, help="the first is not counted")
     parser.add_argument("--weights", default="random", help="what the folder holds, for the record")
     options = parser.parse_args()
     if options.part:
-        print(json.dumps(globals()[f"part_{options.part}"](options)))
+        run = trl_steps if options.part in TRL else globals()[f"part_{options.part}"]
+        print(json.dumps(run(options)))
         return
-    figures = begun(options)
+    figures, failed = begun(options), list[str]()
     for name in options.parts.split(","):
         began = time.perf_counter()
         command = [sys.executable, __file__, *sys.argv[1:], "--part", name]
@@ -68,11 +70,14 @@ def main() -> None:
         if done.returncode or not lines:
             print(f"{name}: failed with {done.returncode}", flush=True)
             print(done.stdout[-3000:], flush=True)
+            failed.append(name)
             continue
         figures[name] = json.loads(lines[-1])
         print(f"{name}: {time.perf_counter() - began:.0f} s {lines[-1]}", flush=True)
         keep(options.out, {**figures, "figures": derived(figures)})
     print(json.dumps(derived(figures)))
+    if failed:
+        raise SystemExit(1)
 
 
 def begun(options: argparse.Namespace) -> dict[str, Any]:
@@ -115,7 +120,7 @@ def derived(found: dict[str, Any]) -> dict[str, Any]:
             for rows, one in vllm["tok_s"].items()
             if rows in decode["rows"]
         }
-    grpo, dare, trl = found.get("grpo"), found.get("dare"), found.get("trl")
+    grpo, dare, trl = found.get("grpo"), found.get("dare"), fastest_trl(found)
     if grpo:
         for name in ("train_tok_s", "train_response_tok_s", "train_mfu", "peak_gb", "plan_error"):
             made[name] = grpo[name]
@@ -132,6 +137,12 @@ def derived(found: dict[str, Any]) -> dict[str, Any]:
     if "drift" in found:
         made["zero_drift_ess_share"] = found["drift"]["ess_share"]
     return made
+
+
+def fastest_trl(found: dict[str, Any]) -> dict[str, Any] | None:
+    """Of the modes of TRL that were measured, the one with the most tokens a second."""
+    there = [found[name] for name in TRL if name in found]
+    return max(there, key=lambda one: float(one["tokens_per_s"]), default=None)
 
 
 # ---- decoding ----
@@ -366,8 +377,8 @@ def steps(options: argparse.Namespace, preset: str) -> dict[str, Any]:
     }
 
 
-def part_trl(options: argparse.Namespace) -> dict[str, Any]:
-    """GRPOTrainer on the same model, prompts and number of rollouts."""
+def trl_steps(options: argparse.Namespace) -> dict[str, Any]:
+    """GRPOTrainer on the same model, prompts and number of rollouts, in the mode of the part."""
     from estimators_gpu import rows_of
 
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl", delete=False) as file:
@@ -377,8 +388,8 @@ def part_trl(options: argparse.Namespace) -> dict[str, Any]:
     made = outside(
         "gpu_trl.py", "--model", options.model, "--data", file.name, "--rollouts",
         str(options.rollouts), "--group", "8", "--max-new", str(options.longest),
-        "--steps", str(options.trl_steps), "--mode", options.trl_mode,
-        "--micro-batch", str(options.rows),
+        "--steps", str(options.trl_steps), "--micro-batch", str(options.rows),
+        "--mode", options.part.removeprefix("trl_"),
     )  # fmt: skip
     made["tokens_per_s"] = made["means"]["tokens_per_s"]
     made["peak_gb"] = made["peak_gb"]["allocated"]

@@ -350,7 +350,8 @@ def gpu() -> str:
     """One step on one H200, and the engines beside it."""
     found = results("gpu")
     ours, vllm = found["decode"]["rows"], found["vllm"]["tokens_per_s"]
-    grpo, dare, trl = found["grpo"], found["dare"], found["trl"]
+    grpo, dare = found["grpo"], found["dare"]
+    trl = found[f"trl_{found['figures']['trl_mode']}"]
     rows: list[list[object]] = [
         [f"tokens/s, {count} responses at once", f"{one['tok_s']:,}", f"vLLM {vllm[count]:,}"]
         for count, one in ours.items()

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# The GPU measurements that the pages still lack, one after the other, each once.
+#
+#   scripts/gpu_runs.sh PLACE DATA OUT [SECONDS]
+#
+# PLACE is filled by offline_kit.sh, with vLLM's wheels in it. DATA holds the folders gsm8k, math and
+# math500 of JSON lines, and second.jsonl.gz of methods_gpu_data.py (docs/lab/language_model.md).
+# What is finished has OUT/NAME.done and is not run again; what needs more than is left of SECONDS
+# (1,800 unless given) is named and left for another call. Figures are in OUT/*.json, OUT/gradients
+# and OUT/runs, output in OUT/NAME.log. ARMS, SEEDS and STEPS choose the runs of methods_gpu.py.
+set -uo pipefail
+if [ $# -lt 3 ]; then
+  sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
+  exit 2
+fi
+repository=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
+place=$(realpath "$1") data=$(realpath "$2") out=$(realpath -m "$3") limit=${4:-1800}
+python=${PYTHON:-python3}
+mkdir -p "$out"
+export HF_HUB_OFFLINE=1 PYTHONUNBUFFERED=1 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+ours=$place/site-packages:$repository/src
+weights=(--weights Qwen2.5-Coder-1.5B-Instruct)
+failed=0
+
+stage() {  # NAME, SECONDS that it needs, PYTHONPATH, SCRIPT ARGUMENT ...
+  local name=$1 needs=$2 path=$3 began=$SECONDS
+  [ ! -e "$out/$name.done" ] || return 0
+  if [ $((SECONDS + needs)) -gt "$limit" ]; then
+    echo "$name: left, needs $needs s"
+    return 0
+  fi
+  if PYTHONPATH=$path "$python" "$repository/benchmarks/$4" "${@:5}" >"$out/$name.log" 2>&1; then
+    touch "$out/$name.done"
+    echo "$name: $((SECONDS - began)) s $(tail -n 1 "$out/$name.log")"
+  else
+    failed=1
+    echo "$name: failed, see $out/$name.log"
+  fi
+}
+
+[ -e "$out/gpu.json" ] || cp "$repository/docs/results/gpu.json" "$out/gpu.json"
+[ -e "$out/engines_gpu.json" ] || cp "$repository/docs/results/engines_gpu.json" "$out/"
+step=(--model "$place/model" --data "$data/gsm8k/train.jsonl.gz" --rows 32 "${weights[@]}")
+with_vllm=$place/site-packages:$place/more/site-packages:$repository/src
+
+# One machine, one after the other: a step of ours, and of TRL in each of its modes.
+stage speed 300 "$ours" gpu.py "${step[@]}" --out "$out/gpu.json" --parts grpo,dare,trl_paged
+stage speed-vllm 150 "$with_vllm" gpu.py "${step[@]}" --out "$out/gpu.json" --parts trl_vllm
+stage engines 200 "$with_vllm" engines_gpu.py "${step[@]}" --out "$out/engines_gpu.json" --parts trl
+stage gradients 360 "$ours" gradients_gpu.py --model "$place/model" \
+  --train "$data/second.jsonl.gz" --test "$data/math/test.jsonl.gz" \
+  --leave-out "$data/math500/test.jsonl.gz" --out "$out/gradients"
+stage speed-generate 170 "$ours" gpu.py "${step[@]}" --out "$out/gpu.json" --parts trl_generate
+stage engines-both 300 "$with_vllm" engines_gpu.py "${step[@]}" --out "$out/engines_gpu.json" \
+  --parts own,vllm
+stage methods 300 "$ours" methods_gpu.py --model "$place/model" --mixture "$data/second.jsonl.gz" \
+  --math500 "$data/math500/test.jsonl.gz" --gsm8k-test "$data/gsm8k/test.jsonl.gz" \
+  --arms "${ARMS:-grpo,dare}" --seeds "${SEEDS:-1}" --steps "${STEPS:-60}" \
+  --temperature 0.6 --top-p 0.95 --eval-problems 0 --out "$out/runs" \
+  --max-seconds "$((limit - SECONDS > 30 ? limit - SECONDS - 30 : 1))"
+rm -f "$out/methods.done"  # it skips the runs that are there itself, and ARMS may name others
+exit $failed
