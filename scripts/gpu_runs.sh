@@ -55,7 +55,7 @@ stage engines-both 300 "$with_vllm" engines_gpu.py "${step[@]}" --out "$out/engi
   --parts own,vllm
 stage methods 300 "$ours" methods_gpu.py --model "$place/model" --mixture "$data/second.jsonl.gz" \
   --math500 "$data/math500/test.jsonl.gz" --gsm8k-test "$data/gsm8k/test.jsonl.gz" \
-  --arms "${ARMS:-grpo,dare}" --seeds "${SEEDS:-1}" --steps "${STEPS:-60}" \
+  --arms "${ARMS:-dare:selection.per_token=0}" --seeds "${SEEDS:-1,2,3}" --steps "${STEPS:-60}" \
   --temperature 0.6 --top-p 0.95 --eval-problems 0 --out "$out/runs" \
   --max-seconds "$((limit - SECONDS > 30 ? limit - SECONDS - 30 : 1))"
 rm -f "$out/methods.done"  # it skips the runs that are there itself, and ARMS may name others
