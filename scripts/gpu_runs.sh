@@ -3,11 +3,12 @@
 #
 #   scripts/gpu_runs.sh PLACE DATA OUT [SECONDS]
 #
-# PLACE is filled by offline_kit.sh, with vLLM's wheels in it. DATA holds the folders gsm8k, math and
-# math500 of JSON lines, and second.jsonl.gz of methods_gpu_data.py (docs/lab/language_model.md).
-# What is finished has OUT/NAME.done and is not run again; what needs more than is left of SECONDS
-# (1,800 unless given) is named and left for another call. Figures are in OUT/*.json, OUT/gradients
-# and OUT/runs, output in OUT/NAME.log. ARMS, SEEDS and STEPS choose the runs of methods_gpu.py.
+# PLACE is filled by offline_kit.sh, with vLLM's wheels in it. DATA holds the folders gsm8k, math,
+# math500, mbpp and humaneval of JSON lines, and second.jsonl.gz of methods_gpu_data.py
+# (docs/lab/language_model.md). What is finished has OUT/NAME.done and is not run again; what needs
+# more than is left of SECONDS (1,800 unless given) is named and left for another call, with the
+# same OUT. Figures are in OUT/*.json, OUT/gradients, OUT/estimators and OUT/runs, output in
+# OUT/NAME.log. ARMS, SEEDS and STEPS choose the runs of methods_gpu.py.
 set -uo pipefail
 if [ $# -lt 3 ]; then
   sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
@@ -50,13 +51,18 @@ stage engines 200 "$with_vllm" engines_gpu.py "${step[@]}" --out "$out/engines_g
 stage gradients 360 "$ours" gradients_gpu.py --model "$place/model" \
   --train "$data/second.jsonl.gz" --test "$data/math/test.jsonl.gz" \
   --leave-out "$data/math500/test.jsonl.gz" --out "$out/gradients"
-stage speed-generate 170 "$ours" gpu.py "${step[@]}" --out "$out/gpu.json" --parts trl_generate
-stage engines-both 300 "$with_vllm" engines_gpu.py "${step[@]}" --out "$out/engines_gpu.json" \
-  --parts own,vllm
 stage methods 300 "$ours" methods_gpu.py --model "$place/model" --mixture "$data/second.jsonl.gz" \
   --math500 "$data/math500/test.jsonl.gz" --gsm8k-test "$data/gsm8k/test.jsonl.gz" \
   --arms "${ARMS:-dare:selection.per_token=0}" --seeds "${SEEDS:-1,2,3}" --steps "${STEPS:-60}" \
   --temperature 0.6 --top-p 0.95 --eval-problems 0 --out "$out/runs" \
   --max-seconds "$((limit - SECONDS > 30 ? limit - SECONDS - 30 : 1))"
+stage speed-generate 170 "$ours" gpu.py "${step[@]}" --out "$out/gpu.json" --parts trl_generate
+stage engines-both 300 "$with_vllm" engines_gpu.py "${step[@]}" --out "$out/engines_gpu.json" \
+  --parts own,vllm
+stage code 500 "$ours" code_gpu.py --model "$place/model" --mbpp "$data/mbpp/all.jsonl.gz" \
+  --humaneval "$data/humaneval/test.jsonl" --temperature 0.6 --top-p 0.95 --out "$out/runs"
+stage estimators 700 "$ours" estimators_gpu.py --model "$place/model" \
+  --data "$data/gsm8k/train.jsonl.gz" --problems 1024 --steps 40 --at 10,20,30,40 \
+  --tokens 400 --rows 32 --generation-rows 1024 --seeds 2 --out "$out/estimators"
 rm -f "$out/methods.done"  # it skips the runs that are there itself, and ARMS may name others
 exit $failed
