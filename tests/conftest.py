@@ -13,6 +13,8 @@ from hypothesis import settings
 # The matrices are tiny: more threads would only wait for each other, at twice the time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # a trainer of TRL's would report itself
+
 # A busy machine takes longer and must find the same.
 settings.register_profile("any load", deadline=None)
 settings.load_profile("any load")

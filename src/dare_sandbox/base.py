@@ -50,8 +50,8 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True)
 class Execution:
-    """What is known of a program that has ended. `code` is its exit status or signal number;
-    of its `wall_s` it was neither asleep nor on a processor for `waited_s`."""
+    """What is known of a program that has ended. `code` is its exit status or signal number; of
+    its `wall_s` the machine kept it waiting for `waited_s`, as far as its supervisor saw."""
 
     ended: Ended
     code: int

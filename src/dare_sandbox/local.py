@@ -29,7 +29,6 @@ from dare_sandbox.cgroups import Group, Groups
 from dare_sandbox.inside.system import START_S, STRETCH
 from dare_sandbox.launch import Recipe, Server
 
-_HELLO_S = 20.0
 _ATTEMPTS = 3
 _OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # the judge is short of something itself
 
@@ -172,7 +171,7 @@ def _message(limits: Limits, group: Group | None) -> bytes:
 
 def _greet(control: socket.socket, limits: Limits, group: Group | None) -> int:
     """Hear from the supervisor, take hold of it while it waits, and let it begin."""
-    control.settimeout(_HELLO_S)
+    control.settimeout(START_S)
     message, ancillary, _, _ = control.recvmsg(4096, socket.CMSG_SPACE(12))
     if not message:
         raise ConnectionError("the fork server ended")

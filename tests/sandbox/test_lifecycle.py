@@ -201,32 +201,75 @@ def test_a_machine_that_stands_still_takes_no_time_from_a_program(sandbox: Sandb
 
 
 @pytest.mark.parametrize(
-    ("source", "own"),
+    ("source", "asleep"),
     [
-        ("import time\ntime.sleep(60)", 1.0),
-        ("while True: pass", 0.0),
-        ("import os\nif os.fork():\n    os.wait()\nwhile True: pass", 0.0),
+        ("import time\ntime.sleep(60)", True),
+        ("while True: pass", False),
+        ("import os\nif os.fork():\n    os.wait()\nwhile True: pass", False),
         (
             "import threading\ndef spin():\n    while True: pass\n"
             "threading.Thread(target=spin).start()",
-            0.0,
+            False,
         ),
-        ("import os\nos.fork()\nos.fork()\nwhile True: pass", 0.75),
-        ("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", 1.0),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", True),
     ],
-    ids=["sleeps", "works", "waits for a child", "waits for a thread", "four work", "stopped"],
+    ids=["sleeps", "works", "waits for a child", "waits for a thread", "stopped"],
 )
-def test_what_a_program_does_of_its_own(source: str, own: float) -> None:
+def test_who_sleeps(source: str, asleep: bool) -> None:
     program = subprocess.Popen([sys.executable, "-c", source])
     try:
         end = time.monotonic() + 20
-        found: list[float] = []
-        while found[-5:] != [own] * 5 and time.monotonic() < end:
+        found: list[bool] = []
+        while found[-5:] != [asleep] * 5 and time.monotonic() < end:
             time.sleep(0.05)
             members = [program.pid, *system.descendants(program.pid)]
-            found.append(system.measure(members).own)
-        assert found[-5:] == [own] * 5
+            found.append(system.measure(members).asleep)
+        assert found[-5:] == [asleep] * 5
     finally:
         for pid in [*system.descendants(program.pid), program.pid]:
             os.kill(pid, signal.SIGKILL)
         program.wait()
+
+
+BURN = "import os, signal, time\ndef burn(s):\n    while time.process_time() < s: pass\n"
+
+
+def test_time_of_children_that_nobody_waits_for_counts(sandbox: Sandbox) -> None:
+    alone = f"{BURN}signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+    alone += "while True:\n    if os.fork() == 0: burn(0.4); os._exit(0)\n"
+    alone += "    try: os.wait()\n    except ChildProcessError: pass\n"
+    result = sandbox.run(Job(alone, limits=Limits(wall_s=60.0, cpu_s=2.0)))
+    assert result.ended is Ended.TIME, result
+    assert 1.9 < result.cpu_s < 4.0, result
+
+    left = f"{BURN}r, w = os.pipe()\nif os.fork() == 0:\n    burn(1.0)\n    os.write(w, b'!')\n"
+    left += "    time.sleep(60)\nos.read(r, 1)\ntime.sleep(0.3)"
+    result = sandbox.run(Job(left))
+    assert result.ended is Ended.EXITED, result
+    assert 0.9 < result.cpu_s < 2.0, result
+
+
+def test_processes_that_come_and_go_have_their_time_from_nobody(sandbox: Sandbox) -> None:
+    source = f"{BURN}signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+    source += "while True:\n    if os.fork() == 0: burn(0.002); os._exit(0)\n"
+    source += "    try: os.wait()\n    except ChildProcessError: pass\n"
+    result = sandbox.run(Job(source, limits=Limits(wall_s=2.0)))
+    assert result.ended is Ended.TIME, result
+    assert result.waited_s < 0.5 * result.wall_s, result
+
+
+def test_memory_that_many_processes_share_counts_once(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dare_sandbox.cgroups.find", lambda: None)
+    close_all()
+    sandbox = open_sandbox(backend)
+    source = "import os, time\ndata = b'x' * (40 << 20)\n"
+    source += "for _ in range(20):\n    if os.fork() == 0: time.sleep({}); os._exit(0)\n"
+    source += "for _ in range(20): os.wait()\nprint('all')"
+    result = sandbox.run(Job(source.format("1.5"), limits=Limits(wall_s=60.0, memory_mb=256)))
+    assert (result.ended, result.stdout) == (Ended.EXITED, b"all\n"), result
+    own = source.format("0.5); own = b'y' * (40 << 20); time.sleep(60")
+    result = sandbox.run(Job(own, limits=Limits(wall_s=60.0, memory_mb=256)))
+    assert result.ended is Ended.MEMORY, result
+    close_all()

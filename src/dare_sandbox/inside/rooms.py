@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import importlib
 import io
@@ -148,10 +149,12 @@ class NamespaceRoom:
 
     def kill(self) -> None:
         """All but the supervisor, in one call."""
-        os.kill(-1, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
 
     def empty(self) -> None:
-        """The kernel ends everyone when the first process leaves."""
+        """The kernel waits for everyone when the first process leaves; that may be later."""
+        self.kill()
 
     def clear(self) -> None:
         """The mounts go with the last process."""

@@ -313,13 +313,14 @@ _SLOW_TICK_S = 0.03
 _LONG_S = 0.25  # a tick that took longer: this process did not run, and nobody knows who did
 _TOLD_S = 0.05
 _CROWD = 16  # more processes than most honest programs have
+_SETTLING_S = 0.5  # in which a crowd comes to be
 
 
 class Watch:
     """What the supervisor knows of the program it started.
 
-    It may take the wall limit on a processor, asleep and waiting for itself, as it was seen at
-    every tick. What is left of its time it waited for the machine.
+    It may take the wall limit on a processor, asleep, and coming and going as processes, as it was
+    seen at every tick. What is left of its time it waited for the machine.
     """
 
     def __init__(
@@ -331,8 +332,11 @@ class Watch:
         self.looked = self.told = self.started
         self.peak = 0
         self.gone_cpu_s = 0.0  # of orphans that ended and were reaped here
+        self.cpu_s = 0.0  # of all processes that there ever were, as far as they were seen
+        self.fell = False
+        self.members: list[int] = []
+        self.settled = self.started
         self.status: int | None = None
-        self.program_cpu_s = 0.0
 
     def until_end(self) -> str:
         """Wait for the program to end; otherwise the name of the limit that ends it."""
@@ -365,8 +369,7 @@ class Watch:
         if self.status is None:
             self.room.kill()
             self._reap_program()
-        spent_s = self.program_cpu_s + self.gone_cpu_s + self.own_s
-        self.waited_s = max(0.0, self.wall_s - spent_s)
+        self.waited_s = max(0.0, self.wall_s - self.cpu_s - self.own_s)
 
     def report(self, reason: str) -> bytes:
         """What the judge is told."""
@@ -376,14 +379,14 @@ class Watch:
                 "status": self.status,
                 "wall_s": self.wall_s,
                 "waited_s": self.waited_s,
-                "cpu_s": self.program_cpu_s + self.gone_cpu_s,
+                "cpu_s": self.cpu_s,
                 "peak_mb": self.peak / _MB,
             }
         ).encode()
 
     def _reap_program(self) -> None:
         _, self.status, used = os.wait4(self.pid, 0)
-        self.program_cpu_s = used.ru_utime + used.ru_stime
+        self.cpu_s = max(self.cpu_s, used.ru_utime + used.ru_stime + self.gone_cpu_s)
         if not self.peak:  # it ended before it was looked at
             self.peak = used.ru_maxrss * 1024
 
@@ -403,31 +406,49 @@ class Watch:
         """The limit that all processes together are over, if any."""
         pids = self.room.members()
         use = system.measure(pids)
-        self._account(use)
+        calm, self.members = pids == self.members, pids
+        self._count(use.cpu_s + self.gone_cpu_s)
+        self._account(use.asleep or not calm)
         if use.threads > self.limits["processes"] + 1:
             return "processes"
-        if use.cpu_s + self.gone_cpu_s > self.limits["cpu_s"]:
+        if self.cpu_s > self.limits["cpu_s"]:
             return "time"
         written = self.room.written()
         files = written if self.room.written_is_memory else 0
         limit = self.limits["memory_mb"] * _MB
         memory = use.memory + files
-        if memory > limit and 1 < len(pids) <= _CROWD:  # of more that fork, no answer would come
-            memory = system.proportional(pids) + files
-        elif len(pids) > _CROWD and self.limits["cgroup"]:  # the kernel counts, and ends it
-            memory = min(memory, limit)
+        if memory <= limit or calm or len(pids) <= _CROWD:
+            self.settled = self.looked
+        if memory > limit and len(pids) > 1:
+            if calm or len(pids) <= _CROWD:
+                memory = system.proportional(pids) + files
+            # Of many that fork no answer would come, and the sum counts what they share.
+            elif self.limits["cgroup"] or self.looked - self.settled < _SETTLING_S:
+                memory = limit
         self.peak = max(self.peak, memory)
         if memory > limit:
             return "memory"
         return "files" if written > self.limits["file_mb"] * _MB * 2 else ""
 
-    def _account(self, use: system.Usage) -> None:
-        """Add to its own time, and let a judge who has a clock of his own know what it waited."""
+    def _count(self, seen_s: float) -> None:
+        """Processor time never falls: what a process had that nobody waited for is kept."""
+        if seen_s >= self.cpu_s:
+            self.cpu_s, self.fell = seen_s, False
+        elif self.fell:
+            self.gone_cpu_s += self.cpu_s - seen_s
+            self.fell = False
+        else:  # it may have ended between two looks, and its parent has its time by the next
+            self.fell = True
+
+    def _account(self, own: bool) -> None:
+        """Add to its own time, and let a judge who has a clock of his own know what it waited.
+
+        Of processes that come and go nobody knows what they did: that time is their own.
+        """
         now = time.monotonic()
-        self.own_s += use.own * min(now - self.looked, _LONG_S)
+        self.own_s += own * min(now - self.looked, _LONG_S)
         self.looked = now
-        spent_s = use.cpu_s + self.gone_cpu_s + self.own_s
-        self.waited_s = max(0.0, now - self.started - spent_s)
+        self.waited_s = max(0.0, now - self.started - self.cpu_s - self.own_s)
         if now - self.told > _TOLD_S:
             self.told = now
             with contextlib.suppress(OSError):

@@ -308,17 +308,13 @@ START_S = 60.0
 
 
 class Usage(NamedTuple):
-    """Private memory in bytes, processor seconds, the number of threads, and a share of the time.
-
-    The share is what passes by the processes' own doing while they are on no processor: all of it
-    asleep, nothing for one that is ready or held inside the kernel, and of many that are ready,
-    what they wait for each other.
-    """
+    """Private memory in bytes, processor seconds, the number of threads, and whether all of them
+    are asleep or stopped: none is on a processor, ready for one, or held inside the kernel."""
 
     memory: int
     cpu_s: float
     threads: int
-    own: float
+    asleep: bool
 
 
 def everyone() -> list[int]:
@@ -340,11 +336,10 @@ def descendants(root: int) -> list[int]:
 def children(pid: int) -> list[int]:
     """The children of all threads of a process."""
     result: list[int] = []
-    try:
+    with contextlib.suppress(OSError):  # it has ended: its children have a new parent
         for thread in os.listdir(f"/proc/{pid}/task"):
-            result += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
-    except OSError:  # it has ended: its children have a new parent, which is asked again
-        pass
+            with contextlib.suppress(OSError):  # so has this thread: another one has its children
+                result += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
     return result
 
 
@@ -393,10 +388,9 @@ def measure(pids: Iterable[int]) -> Usage:
         ticks += sum(map(int, stat[11:15]))
         threads += int(stat[17])
         states += stat[0] if stat[17] == b"1" else _states(pid)
-    ready = states.count(b"R")
     # Of one that waits for a child to begin (vfork) the kernel says the same as of one it holds.
-    own = 1 - 1 / ready if ready else float(states.strip(b"D") != b"")
-    return Usage(memory, ticks / _TICK, threads, own)
+    held = states.strip(b"D") == b""
+    return Usage(memory, ticks / _TICK, threads, b"R" not in states and not held)
 
 
 def _states(pid: int) -> bytes:

@@ -17,7 +17,7 @@ import re
 import secrets
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -167,51 +167,72 @@ class Session:
     """One process that was sent `payload(...)`, once it has said that it runs."""
 
     def __init__(self, sandbox: Sandbox, source: str, limits: Limits) -> None:
+        # A start that takes long (many others fork, say) is not the program's fault. Of what comes
+        # then the judge has a clock of his own.
+        limits = dataclasses.replace(limits, wall_s=limits.wall_s + START_S)
         self._running = sandbox.start(Job(source, limits=limits, channel=True))
         if self._running.channel is None:
             ended = self._running.wait()
             raise NotStarted(f"{sandbox.name} opened no channel: {ended.detail}")
         self._channel = self._running.channel
-        self._longest_s = STRETCH * limits.wall_s
         self._ended: Execution | None = None
-        # A start that takes long (many others fork, say) is not the program's fault.
-        slow = False
         try:
-            self.receive(START_S, 0)
-        except HungUp:  # too little memory, say: whoever speaks to it next is told how it ended
-            slow = self.end(kill=False).ended is Ended.TIME
-        except (Late, TooLong):
-            slow = True
-        if slow:
+            started = self._starts()
+        except BaseException:
+            self.end()
+            raise
+        if not started:
             self.end()
             raise NotStarted(f"{sandbox.name} started no process in {START_S:g} s")
 
+    def _starts(self) -> bool:
+        """Hear that it runs, or that it is gone: whoever speaks to it next is told how it ended."""
+        try:
+            self.receive(START_S, 0, stretch=1)
+        except HungUp:  # too little memory, say
+            return self.end(kill=False).ended is not Ended.TIME
+        except (Late, TooLong):
+            return False
+        return True
+
     def send(self, message: bytes, within_s: float) -> None:
         """Raises HungUp or Late where the process does not take it."""
-        self._channel.settimeout(max(within_s, 0.001))
         try:
+            self._channel.settimeout(max(within_s, 0.001))
             self._channel.sendall(frame(message))
         except TimeoutError:
             raise Late from None
-        except OSError:
+        except OSError:  # of a line that is closed on this side, too
             raise HungUp from None
 
-    def receive(self, within_s: float, longest: int = REPLY_BYTES) -> bytes:
-        """The next message; raises HungUp, Late or TooLong."""
-        deadline = time.monotonic() + within_s
-        size = int.from_bytes(self._exactly(4, deadline), "big")
+    def receive(
+        self, within_s: float, longest: int = REPLY_BYTES, *, stretch: int = STRETCH
+    ) -> bytes:
+        """The next message; raises HungUp, Late or TooLong.
+
+        What the machine keeps the process waiting meanwhile does not count, up to `stretch` times
+        as long as it has.
+        """
+        began, waited_s = time.monotonic(), self.waited_s()
+
+        def left_s() -> float:
+            left = began + within_s - time.monotonic()
+            more_s = self.waited_s() - waited_s
+            return left if left > 0 else left + min(more_s, stretch * within_s)
+
+        size = int.from_bytes(self._exactly(4, left_s), "big")
         if size > longest:
             raise TooLong
-        return self._exactly(size, deadline)
+        return self._exactly(size, left_s)
 
-    def _exactly(self, size: int, deadline: float) -> bytes:
+    def _exactly(self, size: int, left_s: Callable[[], float]) -> bytes:
         parts = []
         while size:
-            self._channel.settimeout(max(self._left_s(deadline), 0.001))
             try:
+                self._channel.settimeout(max(left_s(), 0.001))
                 part = self._channel.recv(min(size, 1 << 20))
             except TimeoutError:
-                if self._left_s(deadline) > 0:
+                if left_s() > 0:
                     continue
                 raise Late from None
             except OSError:
@@ -222,10 +243,9 @@ class Session:
             size -= len(part)
         return b"".join(parts)
 
-    def _left_s(self, deadline: float) -> float:
-        """Until the deadline, which is later for a process that the machine kept waiting."""
-        left = deadline - time.monotonic()
-        return left if left > 0 else left + min(self._running.waited_s(), self._longest_s)
+    def waited_s(self) -> float:
+        """How long the machine has kept the process waiting so far."""
+        return self._running.waited_s()
 
     def end(self, *, kill: bool = True) -> Execution:
         """Stop the process, or let it end by itself, and say what became of it."""
@@ -385,7 +405,7 @@ class Candidate:
 
     def ask(self, request: bytes, longest: int = REPLY_BYTES) -> bytes:
         """Send a request and wait for the answer, which may be a forgery; raises Stopped."""
-        began = time.monotonic()
+        began, waited_s = time.monotonic(), self._session.waited_s()
         patience_s = min(self._left_s, self._rules.wall_s)
         try:
             self._session.send(request, max(patience_s, 1.0))
@@ -396,7 +416,8 @@ class Candidate:
             raise Stopped(self.stop(Ruling.TIME_LIMIT, "no answer in time")) from None
         except TooLong:
             raise Stopped(self.stop(Ruling.OUTPUT_LIMIT, "an answer that is too long")) from None
-        self._left_s -= time.monotonic() - began
+        waited_s = self._session.waited_s() - waited_s
+        self._left_s -= max(0.0, time.monotonic() - began - max(0.0, waited_s))
         return reply
 
     def stop(self, ruling: Ruling, message: str = "") -> Trial:

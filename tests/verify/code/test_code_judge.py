@@ -318,8 +318,7 @@ class Slow:
 
     def start(self, job: Job) -> Running:
         source = f"import time; time.sleep({self.seconds})\n{job.source}"
-        limits = replace(job.limits, wall_s=job.limits.wall_s + self.seconds)
-        return self.room.start(replace(job, source=source, limits=limits))
+        return self.room.start(replace(job, source=source))
 
     def close(self) -> None:
         pass
@@ -342,6 +341,19 @@ def test_a_start_that_never_ends_leaves_the_program_unscored(
     found = judge(DOUBLE, TESTS[kind], kind=kind, sandbox=Slow(room, 600.0))
     assert found.passed is None, found
     assert "started no process in 0.3 s" in found.message
+
+
+class Mute(Slow):
+    """A sandbox whose processes end before they say a word."""
+
+    def start(self, job: Job) -> Running:
+        return self.room.start(replace(job, source="raise MemoryError"))
+
+
+@pytest.mark.parametrize("kind", ["function", "assert"])
+def test_a_process_that_ends_before_it_speaks_is_told_why(kind: str, room: Sandbox) -> None:
+    found = judge(DOUBLE, TESTS[kind], kind=kind, sandbox=Mute(room, 0.0))
+    assert found.verdict == "memory_limit", found
 
 
 class Exploding(Broken):
