@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Call:
     """Runs `dare WORDS` in this process: (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
     def run(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["dare", *words])
@@ -151,3 +153,117 @@ def test_no_code_of_a_recipe_runs_before_it_is_trusted(tmp_path: Path) -> None:
     trusted = ranks.run(*words, folder=tmp_path, variables=path)  # its libraries are known by then
     assert trusted.returncode == 0, trusted.stderr
     assert (tmp_path / "ran").exists()
+
+
+BESIDE = {
+    "train": "train their.yaml --output-dir out",
+    "dry run": "train their.yaml --dry-run",
+    "methods": "study methods --recipe their.yaml --presets grpo --tokens 100 --out out",
+    "sweep": "study sweep --field eta --values 0 --recipe their.yaml --tokens 100 --out out",
+    "estimators": "study estimators their.yaml --at 1 --out out",
+    "measure": "teacher measure their.yaml --at 0 --preset dare --out out.jsonl",
+    "plan": "plan their.yaml",
+}
+"""Every command that runs the code of a recipe."""
+NAMED = {
+    "reward": "theirs:reward",
+    "data": {"tasks": {"count": 64, "seed": 0}},
+    "eval_data": {"tasks": {"count": 8, "seed": 1}},
+    "training": {"max_completion_length": 8, "max_steps": 1},
+    "curriculum": {"estimator.name": "theirs:Estimator"},
+}
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A stranger's recipe, with a module beside it that tells that it was run; where it was not."""
+    (tmp_path / "theirs.py").write_text(
+        "open('ran', 'w').close()\nraise SystemExit\n", encoding="utf-8"
+    )
+    write(tmp_path, NAMED)
+    return tmp_path / "ran"
+
+
+def write(folder: Path, recipe: dict[str, Any]) -> None:
+    (folder / "their.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, *, answer: bool) -> list[str]:
+    """A terminal whose user answers so; what was asked."""
+    questions = list[str]()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("typer.confirm", lambda text: questions.append(text) or answer)
+    return questions
+
+
+@pytest.mark.parametrize("command", BESIDE)
+def test_every_command_asks_before_it_runs_or_writes_anything(
+    command: str, theirs: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sorted(theirs.parent.rglob("*"))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False))
+    code, shown, errors = call(*BESIDE[command].split())
+    assert (code, shown) == (2, "")
+    assert "theirs:Estimator" in errors
+    assert ("theirs:reward" in errors) == (command != "plan")  # which does not import it
+    assert "read it, then add --trust" in errors
+    questions = asked(monkeypatch, answer=False)
+    assert call(*BESIDE[command].split())[0] == 2
+    assert len(questions) == 1
+    assert sorted(theirs.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("trust", [True, False], ids=["told", "asked"])
+@pytest.mark.parametrize("command", BESIDE)
+def test_what_is_trusted_goes_on_and_is_asked_once(
+    command: str, trust: bool, theirs: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError("no process today")
+
+    monkeypatch.setattr("dare.study.runner.subprocess", SimpleNamespace(Popen=refused, PIPE=None))
+    questions = asked(monkeypatch, answer=True)
+    words = ["--trust"] if trust else []
+    _, _, errors = call(*BESIDE[command].split(), *words)
+    assert len(questions) == (not trust)
+    runs_apart = command in ("methods", "sweep")
+    assert ("no process today" if runs_apart else "cannot be imported") in errors
+    assert theirs.exists() != runs_apart
+
+
+def test_a_plan_asks_for_an_estimator_alone(theirs: Path, call: Call) -> None:
+    write(theirs.parent, {**NAMED, "curriculum": {}})
+    code, _, errors = call("plan", "their.yaml")
+    assert code == 0, errors
+    training = {**NAMED["training"], "curriculum": {"estimator": {"name": "theirs:Estimator"}}}
+    write(theirs.parent, {**NAMED, "curriculum": {}, "training": training})
+    assert call("plan", "their.yaml")[0] == 2
+    assert not theirs.exists()
+
+
+@pytest.mark.parametrize("name", ["theirs", "theirs:", "theirs:re-ward", "theirs: reward"])
+@pytest.mark.parametrize("part", ["reward", "curriculum"])
+def test_what_was_not_asked_about_is_not_imported(
+    part: str, name: str, theirs: Path, call: Call
+) -> None:
+    named = {"reward": "boxed", "curriculum": {}}
+    named[part] = name if part == "reward" else {"estimator.name": name}
+    write(theirs.parent, {**NAMED, **named})
+    code, _, errors = call("train", "their.yaml", "--dry-run")
+    assert code == 2
+    assert repr(name) in errors
+    assert not theirs.exists()
+
+
+def test_what_lies_beside_a_recipe_without_code_is_no_library(theirs: Path, call: Call) -> None:
+    """Such as a wandb.py, where `report_to` has transformers look for wandb."""
+    write(theirs.parent, {**NAMED, "reward": "boxed", "curriculum": {}})
+    assert call("plan", "their.yaml")[0] == 0
+    assert str(theirs.parent) not in sys.path
+    assert call("plan", "their.yaml", "--estimator.name", "theirs:Estimator")[0] == 2
+    assert str(theirs.parent) in sys.path
+
+
+def test_remote_code_is_named_whatever_stands_for_yes() -> None:
+    for yes in (True, 1, [1], {"a": 1}):
+        assert own_code({"training": {"model_init_kwargs": {"trust_remote_code": yes}}})

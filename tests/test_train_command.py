@@ -1,6 +1,7 @@
 """`dare train`: words in any order, misspelt settings, a dry run, a run and its resume."""
 
 import json
+import platform
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -190,7 +191,7 @@ def test_a_stopped_run_says_so_and_a_refused_start_changes_nothing(dare, stopped
         (TINY, "output_dir"),
         (
             ["--resume", "mine"],
-            "recipe = 'mine/recipe.yaml': runs code that it names (stops:reward)",
+            "recipe = 'mine/recipe.yaml': names code that this command would run (stops:reward)",
         ),
         ([*TINY, "--reward", "math"], "output_dir"),
         ([*resume, "--selection.sharpness", "3"], "selection.sharpness"),
@@ -272,5 +273,6 @@ def test_doctor_reports_as_json_and_passes(dare):
     code, shown, errors = dare("doctor", "--json")
     assert code == 0, errors
     report = json.loads(shown)
+    assert report["kernel"] == platform.release()
     assert report["zero_drift"]["passed"]
     assert report["zero_drift"]["worst_log_ratio"] < 1e-3

@@ -23,7 +23,7 @@ import tiny
 from dare import InvalidInput, cli
 from dare.runs.folder import sole
 from dare.study import runner, worker
-from dare.study.jobs import Job
+from dare.study.jobs import SEED, Job
 from dare.study.methods import Arm, Study, arms_of, grid
 from dare.study.single import train
 
@@ -126,7 +126,7 @@ def test_a_killed_study_repeats_nothing_that_was_finished(
     start_with(None, monkeypatch)  # the command finds nothing left to start
     command = ["dare", "study", "methods", "--presets", "", "--arm", arms[0], "--arm", arms[1]]
     command += ["--seeds", "1", "--tokens", str(TOKENS), "--recipe", recipe, "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", [*command, "--json"])
+    monkeypatch.setattr(sys, "argv", [*command, "--trust", "--json"])
     monkeypatch.setenv("PATH", "/nowhere")  # no browser: this is not about pictures
     with pytest.raises(SystemExit) as end:
         cli.main()
@@ -317,6 +317,22 @@ def test_a_sweep_has_an_arm_a_value_and_a_grid_every_pair() -> None:
             grid("dare", fields, values)
 
 
+def test_what_is_trusted_is_run_by_processes_that_do_not_ask(recipe: str, tmp_path: Path) -> None:
+    words = f"--presets grpo --seeds 1 --tokens 100 --recipe {recipe} --out {tmp_path / 'study'}"
+    ended = forked.run("dare", "study", "methods", *words.split(), "--trust")
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "study" / "grpo" / "seed-0" / "done.json").is_file()
+
+
+def test_a_folder_says_nothing_of_what_is_run(recipe: str, tmp_path: Path) -> None:
+    job = Study(arms_of(["grpo"]), tmp_path / "study", 1, TOKENS, recipe).jobs()[0]
+    job.prepare()
+    (job.folder / SEED).write_text('{"recipe": {"reward": "theirs:reward"}}', encoding="utf-8")
+    job.check()
+    job.prepare()
+    assert not (job.folder / SEED).exists()
+
+
 def test_the_sweep_command_runs_and_prints_its_grid(
     recipe: str,
     tmp_path: Path,
@@ -328,7 +344,8 @@ def test_the_sweep_command_runs_and_prints_its_grid(
     out = tmp_path / "sweep"
     command = "dare study sweep --field K --values 8 --field selection.eta --values 0,0.5"
     more = f"--preset grpo+snis --seeds 1 --tokens 150 --workers 2 --recipe {recipe} --out {out}"
-    monkeypatch.setattr(sys, "argv", [*command.split(), *more.split(), "--reward", "boxed"])
+    words = [*command.split(), *more.split(), "--trust", "--reward", "boxed"]
+    monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert not end.value.code

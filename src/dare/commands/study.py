@@ -13,11 +13,13 @@ from dare.commands.options import (
     OPEN,
     Json,
     Recipe,
+    Trust,
     changed_recipe,
     filled,
     listed,
     quiet,
     steps_of,
+    trusted_recipe,
 )
 from dare.errors import InvalidInput, require, suggest
 
@@ -47,6 +49,7 @@ def estimators(
         typer.Option(help="A DOTS head of `dare teacher fit`; default: an untrained one."),
     ] = None,
     workers: Annotated[int, typer.Option(help="Seeds at a time, a process each.")] = 1,
+    trust: Trust = False,
 ) -> None:
     """Hold every estimator of difficulty against the true failure rate during training.
 
@@ -69,7 +72,7 @@ def estimators(
 
     quiet()
     context.args += ["--max-steps", str(steps)] if steps else []
-    settings = changed_recipe(context, recipe)
+    settings = changed_recipe(context, recipe, trust=trust)
     length = int((settings.get("training") or {}).get("max_steps", 200))
     wanted = Measurement(
         at=parse_steps(at, length),
@@ -155,6 +158,7 @@ def methods(
     out: Annotated[str, typer.Option(help="Folder of the runs.", callback=filled)] = "runs/methods",
     base: Base = None,
     truth: Truth = False,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Presets x seeds at equal generated tokens, then the comparison.
@@ -178,6 +182,7 @@ def methods(
     from dare.study.methods import Study, arms_of
 
     arms = arms_of(listed(presets), arm or [])
+    trusted_recipe(recipe, trust=trust)  # here alone: the processes of its runs do not ask
     made = Study(arms, Path(out), seeds, tokens, recipe, context.args, truth, first_seed)
     _run(made, workers, devices, base, json)
 
@@ -199,6 +204,7 @@ def sweep(
     out: Annotated[str, typer.Option(help="Folder of the runs.", callback=filled)] = "runs/sweep",
     base: Base = None,
     truth: Truth = False,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """One method a value of a setting, or a pair of values of two, at equal generated tokens.
@@ -219,6 +225,7 @@ def sweep(
     from dare.study.methods import SYMBOLS, Study, grid
 
     arms = grid(preset, field, values)
+    trusted_recipe(recipe, trust=trust)
     made = Study(arms, Path(out), seeds, tokens, recipe, context.args, truth, first_seed)
     _run(made, workers, devices, base, json, [SYMBOLS.get(name, name) for name in field])
 

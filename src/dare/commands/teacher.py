@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dare.commands.options import OPEN, Json, Recipe, changed_recipe, quiet, steps_of
+from dare.commands.options import OPEN, Json, Recipe, Trust, changed_recipe, quiet, steps_of
 
 teacher = typer.Typer(
     help="Train the difficulty predictor (a head over embeddings) of the preset `dots`.",
@@ -31,6 +31,7 @@ def measure(
     leave_out: Annotated[
         str, typer.Option(help="A recipe whose training prompts are not measured.")
     ] = "",
+    trust: Trust = False,
 ) -> None:
     """Train a recipe and measure pass rates of training prompts along the way.
 
@@ -54,7 +55,7 @@ def measure(
     from dare.training.recipe import load_recipe
 
     quiet()
-    settings = changed_recipe(context, recipe, "--preset", preset)
+    settings = changed_recipe(context, recipe, "--preset", preset, trust=trust)
     steps = tuple(steps_of("--at", at, "0,20,40"))
     check_out(Path(out))
     apart = prompts_of(load_recipe(leave_out)) if leave_out else frozenset()

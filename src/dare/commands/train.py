@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dare.commands.options import quiet, split_options
+from dare.commands.options import Trust, quiet, split_options, trusted_recipe
 from dare.errors import InvalidInput, require, suggest
 from dare.text import legible
 
@@ -40,9 +40,7 @@ def train(
     processes: Annotated[
         int | None, typer.Option(help="Of these, how many; by default one a GPU.", min=1)
     ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Run the code that the recipe names; read it first.")
-    ] = False,
+    trust: Trust = False,
 ) -> None:
     """Train a policy.
 
@@ -57,7 +55,7 @@ def train(
     quiet()
     from dare.config import acting_changes
     from dare.training.progress import RichProgress
-    from dare.training.recipe import build, change, load_recipe, located, own_code
+    from dare.training.recipe import build, change, located, own_code
 
     named, options = split_options(
         [*([] if recipe is None else [recipe]), *context.args], default=""
@@ -69,12 +67,10 @@ def train(
             raise InvalidInput("--resume", resume, fix)
         require(not named, "recipe", named, "a run is resumed with its own recipe; leave it out")
         recipe = f"{resume}/recipe.yaml"
-    own = load_recipe(recipe)
+    own = trusted_recipe(recipe, trust=trust)
     if resume is not None and own.get("curriculum"):
         # It may be of a time when settings without effect were taken.
         own["curriculum"] = acting_changes(str(own.get("preset") or "dare"), own["curriculum"])
-    if not trust:  # nothing in a folder can prove that it was not a stranger's
-        ask_for_trust(recipe, own)
     settings = change(own, options)
     training = settings["training"] = {**(settings.get("training") or {}), "disable_tqdm": True}
     if resume is not None:
@@ -147,18 +143,6 @@ def launch(name: str, processes: int | None) -> None:
     command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(config)]
     command += [] if processes is None else ["--num_processes", str(processes)]
     raise typer.Exit(subprocess.run([*command, "-m", "dare", *rest], check=False).returncode)
-
-
-def ask_for_trust(name: str, recipe: dict[str, Any]) -> None:
-    """Before a file's own code is imported; what the command line names is the user's word."""
-    from dare.training.recipe import own_code
-
-    code = ", ".join(own_code(recipe))
-    if code and not (
-        sys.stdin.isatty() and typer.confirm(f"{legible(name)} runs {legible(code)}. Go on?")
-    ):
-        fix = f"runs code that it names ({code}), even on --dry-run: read it, then add --trust"
-        raise InvalidInput("recipe", name, fix)
 
 
 def show_plan(trainer: Any) -> None:

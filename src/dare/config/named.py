@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from importlib import import_module
 from typing import Any
 
-from dare.errors import InvalidInput, first_line
+from dare.errors import InvalidInput, first_line, require
+
+NAMED = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")
+"""Code by its name. Nothing else is imported: by it `own_code` finds what a user is asked about."""
 
 
 def imported(field: str, name: str, form: str = "module:Class", shipped: str = "") -> Any:
     """The object behind the name, or an error that names the field and why it is not there."""
+    fix = f"{shipped}write it as {form}, the module beside the recipe"
+    require(NAMED.fullmatch(name), field, name, fix)
     module, _, attribute = name.partition(":")
     try:
         return getattr(import_module(module), attribute)
@@ -21,8 +27,7 @@ def imported(field: str, name: str, form: str = "module:Class", shipped: str = "
         if not isinstance(error, (ImportError, AttributeError, SyntaxError)):
             place = traceback.extract_tb(error.__traceback__)[-1]
             why = f"{type(error).__name__}: {why}, in {place.filename}, line {place.lineno}"
-        fix = f"cannot be imported ({why}); {shipped}write it as {form}, the module beside the "
-        raise InvalidInput(field, name, f"{fix}recipe") from None
+        raise InvalidInput(field, name, f"cannot be imported ({why}); {fix}") from None
 
 
 def raised_by(kind: type, error: BaseException) -> str | None:

@@ -17,18 +17,18 @@ from dare.runs.folder import remove_empty
 from dare.runs.reader import read_lines
 from dare.study.estimator_figures import summarise
 from dare.study.estimators import Measurement, watch
-from dare.study.jobs import Task
+from dare.study.jobs import SEED, Task
 from dare.study.methods import default_devices
 from dare.study.runner import StudyProgress, run_jobs
 from dare.study.single import made_to_measure
 from dare.table import Table, print_tables
 from dare.teacher.file import load_head
 from dare.training.progress import RichProgress
-from dare.training.recipe import curriculum_of
+from dare.training.recipe import curriculum_of, find_modules
 
 _FIRST_SEED = 42
-POINTS, SEED, _MARK = "points.json", "seed.json", "study.json"
-"""What was measured, and what a process of its own is to do."""
+POINTS, _MARK = "points.json", "study.json"
+"""What was measured, and whose the folder is."""
 
 
 def run_estimators(
@@ -147,6 +147,7 @@ class SeedJob(Task):
         shutil.rmtree(self.folder / "run", ignore_errors=True)  # one that was cut off
         bar = [RichProgress(self.title)] if show else []
         fix, own = "run the study in one process", {"seed": self.seed, "save_strategy": "no"}
+        find_modules(self.recipe, self.wanted.variants)
         trainer = made_to_measure(self.recipe, self.folder / "run", bar, fix, **own)
         so_far = self.folder / "so-far.json"
         study = watch(

@@ -20,6 +20,10 @@ INTERRUPTED = 75
 """Exit code of a run that was asked to stop; it goes on from its checkpoint next time."""
 
 
+SEED = "seed.json"
+"""What a process of a study of estimators is to do; it goes before job.json."""
+
+
 class Task(ABC):
     """What has a process of its own: `prepare` writes into the folder what that process reads."""
 
@@ -109,8 +113,9 @@ class Job(Task):
         require(not changed, "folder", str(self.folder), fix)
 
     def prepare(self) -> None:
-        """Write job.json."""
+        """Write job.json; nothing else in the folder of a stranger says what is run."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / SEED).unlink(missing_ok=True)
         write_json(self.folder / JOB, self.definition())
 
     @classmethod

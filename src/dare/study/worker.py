@@ -11,7 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
-from dare.study.jobs import INTERRUPTED, Job
+from dare.study.jobs import INTERRUPTED, SEED, Job
 
 _WAIT = 60.0  # for a process of an earlier study to leave the folder
 
@@ -32,7 +32,7 @@ def run(folder: Path) -> int:
     from transformers.utils import logging
 
     from dare.runs.files import write_json
-    from dare.study.estimator_runs import SEED, SeedJob
+    from dare.study.estimator_runs import SeedJob
     from dare.study.single import estimation_error, train
 
     logging.disable_progress_bar()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dare.config import CurriculumConfig, nest
+from dare.config.named import NAMED
 from dare.config.nested import arguments, hints_of, kinds_of, names_of, typed, within
 from dare.errors import InvalidInput, require, suggest
 from dare.policy.model import refused_by_peft
@@ -50,6 +51,7 @@ _PARTS: dict[str, Any] = {
 _SOURCE = dict.fromkeys(("split", "config", "revision"), str | None) | {"columns": dict | None}
 _SOURCE["path"] = str
 _DATA = ("data", "eval_data")
+_OURS = re.compile(r"dare[.:]")
 
 
 def recipe_names() -> list[str]:
@@ -96,8 +98,12 @@ def located(recipe: Mapping[str, Any], folder: Path | None = None) -> dict[str, 
     return {**recipe, **{name: found(recipe[name]) for name in _DATA if name in recipe}}
 
 
-def find_modules(recipe: Mapping[str, Any]) -> None:
-    """Let `module:name` find what lies beside the recipe; it hides no installed package."""
+def find_modules(recipe: Mapping[str, Any], *others: Any) -> None:
+    """Let `module:name`, in the recipe or in `others`, find what lies beside the recipe; it hides
+    no installed package. Where nothing is named nobody was asked for trust: a wandb.py there must
+    not stand in for a library that is not installed."""
+    if not own_code({**recipe, "others": others}):
+        return
     folder = str(Path(recipe.get("modules") or Path.cwd()).resolve())
     if folder not in sys.path:
         sys.path.append(folder)
@@ -135,19 +141,24 @@ def _checked(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 def own_code(recipe: Mapping[str, Any]) -> list[str]:
     """What a recipe would have imported or fetched to be run, beside this package."""
-    named = re.compile(r"(?!dare[.:])[^\W\d][\w.]*:[^\W\d]\w*")
     found, todo = list[str](), [(key, recipe[key]) for key in recipe if key not in _DATA]
     while todo:
         key, value = todo.pop()
-        if isinstance(value, Mapping):
+        if key == "trust_remote_code" and value:  # whatever it is: transformers asks no more
+            found.append(key)
+        elif isinstance(value, Mapping):
             todo += [(str(name), inner) for name, inner in value.items()]
         elif isinstance(value, (list, tuple)):
             todo += [(key, inner) for inner in value]
-        elif (isinstance(value, str) and named.fullmatch(value)) or (
-            key == "trust_remote_code" and value
-        ):
-            found.append(key if key == "trust_remote_code" else value)
+        elif isinstance(value, str) and NAMED.fullmatch(value) and not _OURS.match(value):
+            found.append(value)
     return sorted(found)
+
+
+def own_estimators(recipe: Mapping[str, Any]) -> list[str]:
+    """Those of them that `dare plan` imports."""
+    training = recipe.get("training") or {}
+    return own_code({"curriculum": [recipe.get("curriculum"), training.get("curriculum")]})
 
 
 def change(recipe: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
