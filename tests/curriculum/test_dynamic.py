@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from scipy import stats
 from worlds import describe, examples, roll, run, services, small, table, truth
 
-from dare.config import EstimatorConfig
+from dare.config import CurriculumConfig, EstimatorConfig
 from dare.curriculum import Curriculum
 from dare.curriculum.estimators import DynamicEstimator, GresoEstimator, Outcome
+from dare.curriculum.estimators.build import _groups_of_a_step
 from dare.curriculum.estimators.dynamic import adjusted, chance_to_roll_out
 
 GROUP = 8
@@ -216,3 +217,10 @@ def test_asking_twice_gives_the_same_and_only_what_is_observed_counts() -> None:
     third = estimator.probe(0, np.random.default_rng(4))
     assert third is not None
     assert not set(first.tolist()) & set(third.tolist())
+
+
+@pytest.mark.parametrize("preset", ["dapo", "greso", "current-fr"])
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_with_replay_no_more_is_found_than_is_trained_on(preset: str, share: float) -> None:
+    config = CurriculumConfig.preset(preset, rollout_budget=64, fresh_share=share)
+    assert _groups_of_a_step(config) == 8 * share

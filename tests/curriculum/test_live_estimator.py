@@ -443,17 +443,50 @@ def test_an_estimate_that_chooses_its_own_groups_does_not_forget_them() -> None:
     assert curriculum.estimator.metrics()["evidence_fade"] < 0.02
 
 
-def test_a_prompt_rests_after_its_turn() -> None:
+@pytest.mark.parametrize("scored", [True, False])
+@pytest.mark.parametrize("sharpness", [16.0, 64.0])
+def test_a_prompt_rests_after_its_turn(sharpness: float, scored: bool) -> None:
     states, truth = world(400)
-    curriculum = curriculum_of(400, states, **{"selection.eta": 0.0})
+    settings = {"selection.eta": 0.0, "selection.sharpness": sharpness}
+    curriculum = curriculum_of(400, states, **settings)
     before: set[int] = set()
     for _ in range(6):
         plan = curriculum.plan()
         rows = plan.rows()["prompt"]
         assert not before & set(plan.prompt_P.tolist())
         before |= set(plan.prompt_P.tolist())
-        curriculum.observe(rollouts_of(rows.tolist(), (truth[rows] < 0.5).astype(float).tolist()))
+        found: list[float | None] = (truth[rows] < 0.5).astype(float).tolist()
+        curriculum.observe(rollouts_of(rows.tolist(), found if scored else [None] * len(rows)))
         curriculum.refresh(None, 0)
+
+
+def test_how_far_behind_a_resting_prompt_is() -> None:
+    states, _ = world(400)
+    curriculum = curriculum_of(400, states, **{"selection.sharpness": 64.0})
+    chance = np.full(400, 0.9)
+    chance[200:] = 0.05, *np.full(199, 0.04)
+    curriculum.estimator.mixed = lambda size: chance  # type: ignore[method-assign]
+    curriculum.last_step_P[:200] = 0
+    curriculum.step = 1
+    signal = curriculum._signal()
+    assert signal[200] > signal[0] > signal[201]  # a twentieth of its chance is 0.045
+
+
+def test_groups_that_the_memory_has_dropped_are_no_evidence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dare.curriculum.estimators.dare.estimator.MEMORY", 12)
+    states, truth = world(60)
+    settings = {"selection.eta": 1.0}  # a uniform draw: any prompt may come back at any time
+    curriculum = curriculum_of(60, states, **settings)
+    came_back = 0
+    for _ in range(25):
+        remembered = set(curriculum.estimator.state_dict()["arrays"]["memory_prompt"].tolist())
+        again = curriculum.visits_P[curriculum.plan().prompt_P] > 0
+        came_back += len(set(curriculum.plan().prompt_P[again].tolist()) - remembered)
+        trained(curriculum, truth, 1)
+    assert came_back > 20
+    assert np.isfinite(curriculum.difficulty()).all()
 
 
 def test_a_run_goes_on_with_other_prompts() -> None:

@@ -366,6 +366,14 @@ def test_fields_of_transformers_and_ours_are_checked_alike(field, value, tmp_pat
     assert caught.value.field == field
 
 
+def test_a_process_uses_one_gpu(tmp_path: Path) -> None:
+    args = tiny.config(tmp_path)
+    assert args.n_gpu == 0
+    args._n_gpu = 8  # what TrainingArguments finds where no launcher made processes
+    assert args.n_gpu == 1
+    assert args.train_batch_size == args.per_device_train_batch_size
+
+
 def test_a_budget_that_holds_no_group(tmp_path: Path) -> None:
     refused("rollout_budget", tmp_path, rollout_budget=8, per_device_train_batch_size=8)
 

@@ -26,7 +26,8 @@ from dare.curriculum.snapshot import FORMAT, fitting
 from dare.curriculum.tiers import TierPolicy
 from dare.errors import InvalidInput, require
 
-_RESTING = 50.0  # in log: one that rests is drawn when all others are
+_RESTING = 50.0  # in log: one that rests comes after others of its kind,
+_POOREST = 20.0  # but before those whose chance is so many times lower
 
 
 class Curriculum:
@@ -107,7 +108,7 @@ class Curriculum:
         self.buffer.add(rollouts, self.step)
         visited = np.unique(rollouts.prompt_R[rollouts.plain_R & rollouts.scored_R])
         self.visits_P[visited] += 1
-        self.last_step_P[visited] = self.step
+        self.last_step_P[plan.prompt_P] = self.step  # drawn, whether or not it was scored
         if not self.cold_start.finished:
             self._learn_cold_start(plan, outcome)
         self.estimator.observe(outcome)
@@ -295,7 +296,8 @@ class Curriculum:
             worth = worth - selection.per_token * np.log(np.maximum(tokens, 1.0))
         a_cycle = len(self.prompts) / (2 * self._planner.usual_prompts)
         resting = self.step - self.last_step_P <= min(selection.rest, a_cycle)
-        return np.where(resting & (self.visits_P > 0), worth - _RESTING, worth)
+        behind = max(_RESTING, selection.sharpness * np.log(_POOREST))
+        return np.where(resting & (self.last_step_P >= 0), worth - behind, worth)
 
     def _next_plan(self) -> StepPlan:
         seed, step = self.config.seed, self.step
@@ -315,7 +317,7 @@ class Curriculum:
         rows = self.selector.draw(
             self._signal(),
             self._tier_P(),
-            self.visits_P > 0,
+            self.last_step_P >= 0,
             self._planner.most_prompts,
             keyed_rng(seed, step, "draw"),
             sample,

@@ -189,7 +189,8 @@ class EstimatorStudy(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Estimates have been realigned with the updated policy: measure where wanted."""
-        if state.global_step in self._wanted.at:
+        step, within = divmod(state.global_step, args.updates_per_generation)
+        if not within and step in self._wanted.at:
             self.points.append(self._measure())
             if self._save is not None:
                 self._save(self.points)

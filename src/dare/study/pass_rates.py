@@ -85,8 +85,11 @@ class RateRecorder(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The policy after an update; written before the step's checkpoint is."""
-        self._measure(state.global_step)
-        if state.global_step >= max(self._wanted.at):
+        step, within = divmod(state.global_step, args.updates_per_generation)
+        if within:
+            return
+        self._measure(step)
+        if step >= max(self._wanted.at):
             control.should_training_stop = True
 
     def rows(self, step: int) -> list[dict[str, Any]]:

@@ -174,6 +174,10 @@ def estimation_error(
     rows = np.sort(rng.choice(seen, size=min(prompts, len(seen)), replace=False))
     total = rollouts + group
     failure = fresh_rollouts(trainer, rows, total, "truth", np.arange(len(rows) * total)).failure_QR
+    scored = np.isfinite(failure[:, group:]).any(axis=1) & np.isfinite(failure[:, :group]).any(
+        axis=1
+    )
+    rows, failure = rows[scored], failure[scored]
     truth = np.nanmean(failure[:, group:], axis=1)
     fresh = np.nanmean(failure[:, :group], axis=1)
     estimate = curriculum.difficulty()[rows]

@@ -244,6 +244,19 @@ class Collector:
         flat, total = (np.concatenate([one[n] for one in found]) for n in ("logprobs", "total"))
         return batch.with_behaviour(read, np.split(flat, ends), total)
 
+    def reference(self, batch: RolloutBatch, prompts: Sequence[IntArray]) -> Array:
+        """Log-probs of all tokens under the policy as it started. Every process takes part."""
+        shares = self.company.shares(len(batch))
+        mine = shares[self.company.rank].tolist()
+        responses = [batch.response(row) for row in mine]
+        found = self.policy.reference_score(
+            [prompts[row] for row in mine], responses, self._sampling
+        )
+        flat = np.zeros(int(batch.offsets[-1]), found.logprobs.dtype)
+        for share, one in zip(shares, self.company.gather(told=found.logprobs), strict=True):
+            flat[np.isin(np.repeat(np.arange(len(batch)), batch.length_R), share)] = one["told"]
+        return flat
+
     def of_engine(self, batch: RolloutBatch) -> dict[str, Array]:
         """`drawn` and `sampled` of all tokens of a batch that begins with the last plan's rows;
         NaN where they are not known. Nothing where no engine told its log-probs."""

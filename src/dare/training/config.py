@@ -103,6 +103,9 @@ class DareConfig(RunSettings):
         require(self.fsdp or not self.fsdp_config, "fsdp_config", self.fsdp_config, fix)
         with self.refusals(given):
             super().__post_init__()
+        idle = torch.cuda.device_count() - 1 if on_gpu and self.world_size == 1 else 0
+        if idle > 0:
+            _LOG.warning("one GPU is used, %d more are there: --accelerate ddp uses all", idle)
         if self.deepspeed_plugin is not None:
             unset_hf_deepspeed_config()  # or models would be loaded in parts, under ZeRO-3
         for name in ("auto_find_batch_size", "remove_unused_columns"):
@@ -220,6 +223,12 @@ class DareConfig(RunSettings):
             named = getattr(rule, "__qualname__", type(rule).__qualname__)
             values["success_threshold"] = f"{rule.__module__}:{named}"
         return values
+
+    @property
+    def n_gpu(self) -> int:
+        """One for each process: torch's DataParallel, which Trainer would wrap a model in that sees
+        more, cuts packed batches apart."""
+        return min(1, super().n_gpu)
 
     @property
     def success_rule(self) -> Any:

@@ -26,6 +26,7 @@ class Phases:
     seconds: dict[str, float] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
     now: str = ""
+    began: float = field(default_factory=time.perf_counter)
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
@@ -37,6 +38,11 @@ class Phases:
             self.now = ""
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def rest(self, name: str) -> None:
+        """Call `name` what no phase has had of the time since the step began."""
+        gone = time.perf_counter() - self.began - sum(self.seconds.values())
+        self.seconds[name] = self.seconds.get(name, 0.0) + max(0.0, gone)
 
     def count(self, name: str, tokens: int) -> None:
         """Add tokens to phase `name`."""

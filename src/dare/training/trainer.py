@@ -375,6 +375,11 @@ class DareTrainer(WholeCheckpoints):
         objective.loss += float(loss)
         return loss
 
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """As they are: the objective moves what it needs. Trainer's own rounds log-probs and
+        advantages to DeepSpeed's dtype, and the ratio of an unchanged policy would not be 1."""
+        return inputs
+
     def compute_loss(
         self,
         model: Any,
@@ -446,6 +451,7 @@ class DareTrainer(WholeCheckpoints):
         budget = self.settings.estimator.refresh_budget(tokens["trained"] + tokens["generated"])
         with self._phases.measure("refresh"):
             spent = curriculum.refresh(self.collector.rescore, budget)
+        self._phases.rest("update")  # the optimiser, and waiting for the device and other processes
         if self._generates_to_estimate:
             self._generated += spent
         if self._unscored.exceeded:  # counted over all processes, so all of them stop

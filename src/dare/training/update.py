@@ -158,9 +158,8 @@ class Updates:
         batch = self._score_ahead(batch, prompts, rows, parts[0], curriculum, phases)
         flat = self._collector.of_engine(batch.rollouts)
         if args.beta > 0:
-            responses = [batch.rollouts.response(row) for row in range(len(batch.rollouts))]
-            found = self._policy.reference_score(prompts, responses, args.sampling)
-            flat["reference"] = found.logprobs
+            with phases.measure("score"):
+                flat["reference"] = self._collector.reference(batch.rollouts, prompts)
         length, ticks = batch.rollouts.length_R, list[dict[str, Any] | None]()
         for part in parts:
             micro = micro_batches(

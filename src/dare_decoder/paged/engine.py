@@ -259,6 +259,7 @@ class Captures:
 
     def __init__(self) -> None:
         self._pool: Any = None
+        self._steps: list[Any] = []  # a graph goes on writing to its step's scratch memory
 
     def capture(self, step: Callable[[], None], slots: Slots, kind: Any) -> Callable[[], None]:
         """The step as a graph.
@@ -288,4 +289,5 @@ class Captures:
                 graph.capture_end()
         torch.cuda.current_stream().wait_stream(cls._side)
         slots.alive.copy_(alive)
+        self._steps.append(step)
         return graph.replay

@@ -135,6 +135,6 @@ def build_estimator(
 
 
 def _groups_of_a_step(config: CurriculumConfig) -> int:
-    """Medium groups that fill a step, for estimators whose probes are trained on."""
-    fit = max(1, config.rollout_budget // config.medium.group_size)
+    """Medium groups that fill what a step generates, for estimators that train on their probes."""
+    fit = max(1, int(config.fresh_share * config.rollout_budget) // config.medium.group_size)
     return min(fit, config.prompts_per_step or fit)

@@ -358,10 +358,10 @@ class LiveEstimator(Estimator):
         forgets surprises more, and would forget more for it.
         """
         arrays, scalars = self._arrays, self._scalars
-        again = arrays["visits"][outcome.prompt_Q] > 0
-        held = np.isin(arrays["memory_prompt"], outcome.prompt_Q[again])
-        if not held.any():
+        again = np.isin(outcome.prompt_Q, arrays["memory_prompt"])  # it forgets the oldest groups
+        if not again.any():
             return
+        held = np.isin(arrays["memory_prompt"], outcome.prompt_Q[again])
         rows, index = compact(arrays["memory_prompt"][held].astype(np.int64))
         place = np.searchsorted(rows, outcome.prompt_Q[again])
         trials, failures = np.zeros(len(rows)), np.zeros(len(rows))
