@@ -282,7 +282,7 @@ def _estimators(name: str) -> str:
 
 @table
 def estimators_pocket() -> str:
-    """Estimators of the version before, built-in policy."""
+    """Estimators on the built-in policy."""
     return _estimators("estimators")
 
 
