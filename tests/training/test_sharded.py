@@ -195,6 +195,63 @@ def test_a_run_goes_on_from_several_processes_on_one_and_back(
     assert f"distributed: {TOLD.get(kind, 'DEEPSPEED')}\n" in said
 
 
+# Two steps in two launches; each process says what it held of the whole state while it saved and
+# while it loaded. Then its file is emptied: who has it mapped still would end with SIGBUS.
+HELD = """
+import json, os, sys
+from pathlib import Path
+import tiny, torch
+from transformers import TrainerCallback
+from dare.training import checkpoints
+
+run, step, rank = Path(sys.argv[1]), int(sys.argv[2]), int(os.environ["RANK"])
+said, load = {"kept": [], "loads": []}, torch.load
+
+def watched(real):
+    def whole(*given, **named):
+        state = real(*given, **named)
+        said["kept"].append(len(state["state"]))
+        return state
+    return whole
+
+def loaded(path, *given, **named):
+    if str(path).endswith("optimizer.pt"):
+        said["loads"].append([str(named.get("map_location")), named.get("mmap", False)])
+    return load(path, *given, **named)
+
+class Empty(TrainerCallback):
+    def on_step_begin(self, args, state, control, **_):
+        torch.distributed.barrier()
+        if rank == 0 and step == 2:
+            os.truncate(run / "checkpoint-1" / "optimizer.pt", 0)
+        torch.distributed.barrier()
+
+checkpoints.whole_state = watched(checkpoints.whole_state)
+checkpoints.zero.whole_state = watched(checkpoints.zero.whole_state)
+torch.load = loaded
+saves = {"save_strategy": "steps", "save_steps": 1, "per_device_train_batch_size": 16}
+tiny.trainer(run, max_steps=step, callbacks=[Empty()], **saves).train(step == 2)
+Path(f"{run}{rank}").write_text(json.dumps(said))
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_whole_state_is_held_by_who_saves_it_alone(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "held.py").write_text(HELD)
+    paths = [str(Path(dare.__file__).parents[1]), str(Path(tiny.__file__).parent)]
+    given = {**LAUNCHED[kind], "PYTHONPATH": os.pathsep.join(paths)}
+    for step in (1, 2):
+        words = (str(tmp_path / "held.py"), str(tmp_path / "run"), str(step))
+        done = ranks.run(*words, processes=2, variables=given)
+        assert done.returncode == 0, done.stderr[-3000:]
+        both = [json.loads((tmp_path / f"run{rank}").read_text()) for rank in range(2)]
+        weights = len(torch.load(tmp_path / f"run/checkpoint-{step}/optimizer.pt")["state"])
+        assert weights > 1
+        assert [one["kept"] for one in both] == [[weights], [0]]
+        # Neither on each GPU nor in each process's memory.
+        assert all(one["loads"] == [["cpu", True]] * (step - 1) for one in both)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_thirty_steps_of_ragged_lengths_do_not_hang(kind: str, tmp_path: Path) -> None:
     run = trained(tmp_path, *NEW, "--max-steps", "30", "--save-strategy", "no", kind=kind)

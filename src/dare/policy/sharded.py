@@ -69,27 +69,29 @@ class WholeModel:
                 weight.copy_(_like(value, weight))
 
 
-def whole_state(optimizer: Any) -> dict[str, Any]:
-    """An optimiser's state as one process has it; every process takes part."""
+def whole_state(optimizer: Any, *, keep: bool) -> dict[str, Any]:
+    """An optimiser's state as one process has it; every process takes part, and those that are to
+    `keep` it have it on their CPU."""
     state: dict[str, Any] = optimizer.state_dict()
-    of_each = {
-        index: {
-            name: _whole(value).cpu() if isinstance(value, Tensor) else value
-            for name, value in values.items()
-        }
-        for index, values in state["state"].items()
-    }
+    of_each: dict[Any, dict[str, Any]] = {}
+    for index, values in state["state"].items():
+        kept: dict[str, Any] = {}
+        for name, value in values.items():
+            found = _whole(value) if isinstance(value, Tensor) else value
+            if keep:
+                kept[name] = found.cpu() if isinstance(found, Tensor) else found
+        if keep:
+            of_each[index] = kept
     return {**state, "state": of_each}
 
 
 def parted_state(state: dict[str, Any], optimizer: Any) -> dict[str, Any]:
-    """A whole state as this process's optimiser takes it."""
+    """A whole state as this process's optimiser takes it. It may be mapped from a file, and none
+    of that is kept."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     of_each = {
         index: {
-            name: _like(value, weights[index])
-            if isinstance(value, Tensor) and value.shape == weights[index].shape
-            else value
+            name: _part(value, weights[index]) if isinstance(value, Tensor) else value
             for name, value in values.items()
         }
         for index, values in state["state"].items()
@@ -112,6 +114,12 @@ def _whole(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         if isinstance(found, DTensor):
             return found.full_tensor()
         return found.detach().clone() if hasattr(value, "ds_id") else found.detach()
+
+
+def _part(value: Tensor, weight: Any) -> Tensor:
+    """This process's own copy of its part of a value; of one that is not of a weight, all."""
+    part = _like(value, weight) if value.shape == weight.shape else value
+    return part.clone() if part is value else part
 
 
 def _like(value: Tensor, weight: Any) -> Tensor:

@@ -53,8 +53,9 @@ def take_weights(model: nn.Module) -> None:
             _set(weight, weight.detach().float())
 
 
-def whole_state(optimizer: Any, groups: list[list[Any]]) -> dict[str, Any]:
-    """The optimiser's state as one process has it. `groups` are the weights that it was made of."""
+def whole_state(optimizer: Any, groups: list[list[Any]], *, keep: bool) -> dict[str, Any]:
+    """The optimiser's state as one process has it, on the CPU of each process that is to `keep` it.
+    `groups` are the weights that it was made of."""
     utils, (inner, flats) = import_module("deepspeed.utils"), _flats(optimizer)
     _link(optimizer)
     parted, shared = set[str](), dict[str, Any]()
@@ -70,11 +71,14 @@ def whole_state(optimizer: Any, groups: list[list[Any]]) -> dict[str, Any]:
         kept = {name: value for name, value in group.items() if name != "params"}
         options.append({**kept, "params": list(range(index, index + len(weights)))})
         for weight in weights:
-            if parted or shared:
-                full = {n: utils.safe_get_full_optimizer_state(weight, n) for n in sorted(parted)}
-                # Each weight counts its own steps, so that none may share the tensor of another.
-                own = copy.deepcopy(shared)
-                of_each[index] = {**own, **{name: one.cpu() for name, one in full.items()}}
+            # Each weight counts its own steps, so that none may share the tensor of another.
+            own = copy.deepcopy(shared)
+            for name in sorted(parted):
+                full = utils.safe_get_full_optimizer_state(weight, name)
+                if keep:
+                    own[name] = full.cpu()
+            if keep and own:
+                of_each[index] = own
             index += 1
     return {"state": of_each, "param_groups": options}
 
@@ -90,17 +94,23 @@ def put_state(state: dict[str, Any], optimizer: Any, groups: list[list[Any]]) ->
     weights = [weight for group in groups for weight in group]
     first = state["state"][0]
     parted = [n for n, one in first.items() if isinstance(one, Tensor) and one.dim()]
+    # As torch has it: a step is counted on the CPU, but by these on the weights' device.
+    on_device = any(group.get("fused") or group.get("capturable") for group in inner.param_groups)
     for flat in flats:
         inner.state[flat] = {
             name: torch.zeros_like(flat)
             if name in parted
-            else (value.clone() if isinstance(value, Tensor) else value)
+            else _copied(value, "cpu" if name == "step" and not on_device else flat.device)
             for name, value in first.items()
         }
     _link(optimizer)
     for index, weight in enumerate(weights):
         for name in parted:
             _set(weight, state["state"][index][name].to(flats[0].device), name)
+
+
+def _copied(value: Any, device: Any) -> Any:
+    return value.to(device, copy=True) if isinstance(value, Tensor) else value
 
 
 def _flats(optimizer: Any) -> tuple[Any, list[Any]]:

@@ -33,26 +33,37 @@ def seal(staged: Path, final: Path) -> None:
     sync(final.parent)
 
 
-def verify(folder: Path) -> str | None:
-    """Why a checkpoint cannot be trusted, or None."""
+def verify(folder: Path, seen: str | None = None) -> str | None:
+    """Why a checkpoint cannot be trusted, or None. Where another process trusts it and has `seen`
+    this `identity`, its files need only be readable here: hashing takes all that storage gives."""
     path, name = folder / MANIFEST, MANIFEST
     try:
         if not path.is_file():
             return "it has no manifest"
         manifest = json.loads(path.read_text(encoding="utf-8"))
         # An entry that is gone would take its file along: a fresh optimiser, say, and no word.
-        if manifest.pop(MANIFEST, None) != _own_digest(manifest):
+        own = manifest.pop(MANIFEST, None)
+        if own != _own_digest(manifest):
             return "its manifest is damaged, or an earlier version of DARE wrote it"
+        if seen not in (None, own):
+            return "it is another checkpoint than the first process has there"
         for name, digest in manifest.items():
             if not (folder / name).is_file():
                 return f"{name} is missing"
-            if _digest(folder / name) != digest:
+            if seen is not None:
+                _touch(folder / name)
+            elif _digest(folder / name) != digest:
                 return f"{name} is damaged"
     except OSError as error:
         return f"{name} cannot be read ({error.strerror})"
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return "its manifest is damaged"  # not JSON, not even text, or no mapping
     return None
+
+
+def identity(folder: Path) -> str:
+    """What tells a checkpoint that verifies from any other."""
+    return str(json.loads((folder / MANIFEST).read_text(encoding="utf-8"))[MANIFEST])
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -119,6 +130,11 @@ def rotate(run: Path, keep: int | None, best: int | None = None, *, saved: bool 
 def _digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _touch(path: Path) -> None:
+    with open(path, "rb") as file:
+        file.read(1)
 
 
 def _own_digest(manifest: dict[str, str]) -> str:

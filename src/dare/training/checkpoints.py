@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,14 +20,16 @@ from accelerate import PartialState
 from accelerate.utils import DistributedType, parse_flag_from_env
 from safetensors import SafetensorError
 from transformers import Trainer
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 
 from dare.errors import InvalidInput, first_line, require
 from dare.policy import zero
 from dare.policy.policy import Policy
 from dare.policy.sharded import parted_state, whole_state
 from dare.runs import checkpoint
-from dare.runs.folder import RunFolder
+from dare.runs.folder import RunFolder, sole
 from dare.state import save_state
+from dare.training.company import Company, packed, unpacked
 from dare.training.config import DareConfig
 
 
@@ -37,6 +39,7 @@ class WholeCheckpoints(Trainer):
     args: DareConfig
     policy: Policy
     folder: RunFolder
+    _company: Company
     _unwrapped: tuple[Any, Any] = (None, None)
 
     def flush(self) -> None:
@@ -77,6 +80,29 @@ class WholeCheckpoints(Trainer):
             )
             require(self.args.overwrite_output_dir, "output_dir", str(run), fix)
         return None
+
+    def agreed(self, wanted: str | bool | None, held: ExitStack) -> Path | None:
+        """`to_continue`, of the first process for all of them: a file that one could not read would
+        send it on from another step. The first has the run's folder to itself while it is `held`.
+        """
+
+        def choose() -> tuple[str, str] | None:
+            held.enter_context(sole(self.folder.path))
+            found = self.to_continue(wanted)
+            return None if found is None else (str(found), checkpoint.identity(found))
+
+        told = self._company.first_finds(choose)
+        if told is None:
+            return None
+        found, identity = Path(told[0]), told[1]
+        if self._company.processes > 1:
+            first = self._company.rank == 0
+            mine = None if first else checkpoint.verify(found, seen=identity)
+            for rank, one in enumerate(self._company.gather(reason=packed(mine))):
+                reason = unpacked(one["reason"])
+                fix = f"process {rank} cannot go on from it, though the first can: {reason}"
+                require(reason is None, "resume_from_checkpoint", str(found), fix)
+        return found
 
     # ---- several processes ----
 
@@ -217,26 +243,26 @@ class WholeCheckpoints(Trainer):
         if not self._in_parts:
             return super()._save_optimizer_and_scheduler(output_dir)
         if self.is_deepspeed_enabled:
-            state = zero.whole_state(self.optimizer, self._groups)
+            state = zero.whole_state(self.optimizer, self._groups, keep=self.args.should_save)
         else:
-            state = whole_state(self.optimizer)
+            state = whole_state(self.optimizer, keep=self.args.should_save)
         with self._as_one_process(optimizer=SimpleNamespace(state_dict=lambda: state)):
             super()._save_optimizer_and_scheduler(output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if not self._in_parts:
+        if checkpoint is None or not self._in_parts:
             return super()._load_optimizer_and_scheduler(checkpoint)
-        own: Any = self.optimizer
-        of_zero = self.is_deepspeed_enabled
-
-        def load(state: dict[str, Any]) -> None:
-            if of_zero:
-                zero.put_state(state, own, self._groups)
-            else:
-                own.load_state_dict(parted_state(state, own))
-
-        with self._as_one_process(optimizer=SimpleNamespace(load_state_dict=load)):
-            super()._load_optimizer_and_scheduler(checkpoint)
+        optimizer: Any = self.optimizer
+        scheduler: Any = self.lr_scheduler
+        # Trainer would read the whole state onto every GPU. Mapped, a machine has it once at most.
+        path = os.path.join(checkpoint, OPTIMIZER_NAME)
+        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        if self.is_deepspeed_enabled:
+            zero.put_state(state, optimizer, self._groups)
+        else:
+            optimizer.load_state_dict(parted_state(state, optimizer))
+        path = os.path.join(checkpoint, SCHEDULER_NAME)
+        scheduler.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Tied weights are saved once, and Trainer warns of the second."""

@@ -75,6 +75,21 @@ class Company:
         count, many = sum(map(len, parts)), self.processes
         return [parts[place % many][place // many] for place in range(count)]
 
+    def first_finds(self, find: Callable[[], Any]) -> Any:
+        """What the first process finds, as JSON can say it; where it refuses, all of them do."""
+        if self.processes == 1:
+            return find()
+        said: dict[str, Any] = {}
+        if self.rank == 0:
+            try:
+                said["found"] = find()
+            except InvalidInput as error:
+                said["refused"] = [error.field, error.value, error.fix]
+        told = unpacked(self.gather(said=packed(said))[0]["said"])
+        if "refused" in told:
+            raise InvalidInput(*told["refused"])
+        return told["found"]
+
     def agree(self, written: Path, prompts: Sequence[str]) -> None:
         """Refuse machines that do not share what they must: the folder in which the first process
         has `written` a file, and the prompts."""

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from dare.rewards.calling import Rewards
 from dare.rewards.model import reward_functions
 from dare.runs import checkpoint
 from dare.runs.files import read_yaml
-from dare.runs.folder import RunFolder, plain, remove_empty, sole, usable
+from dare.runs.folder import RunFolder, plain, remove_empty, usable
 from dare.state import load_state
 from dare.templates.encode import give_options
 from dare.text import prompt_text
@@ -293,9 +293,9 @@ class DareTrainer(WholeCheckpoints):
         wanted = resume_from_checkpoint
         wanted = self.args.resume_from_checkpoint if wanted is None else wanted
         processes = self._company.processes
-        with sole(run) if self.folder.writes else nullcontext():
+        with ExitStack() as held:
             with in_company(processes, self.kept):
-                found = self.to_continue(wanted)
+                found = self.agreed(wanted, held)
                 self._start(found)
             on_start = self.args.eval_on_start
             self._stop = StopWhenAsked()
