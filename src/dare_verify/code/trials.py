@@ -176,24 +176,19 @@ class Session:
             raise NotStarted(f"{sandbox.name} opened no channel: {ended.detail}")
         self._channel = self._running.channel
         self._ended: Execution | None = None
+        slow = False
         try:
-            started = self._starts()
+            self.receive(START_S, 0, stretch=1)
+        except HungUp:  # too little memory, say: whoever speaks to it next is told how it ended
+            slow = self.end(kill=False).ended is Ended.TIME
+        except (Late, TooLong):
+            slow = True
         except BaseException:
             self.end()
             raise
-        if not started:
+        if slow:
             self.end()
             raise NotStarted(f"{sandbox.name} started no process in {START_S:g} s")
-
-    def _starts(self) -> bool:
-        """Hear that it runs, or that it is gone: whoever speaks to it next is told how it ended."""
-        try:
-            self.receive(START_S, 0, stretch=1)
-        except HungUp:  # too little memory, say
-            return self.end(kill=False).ended is not Ended.TIME
-        except (Late, TooLong):
-            return False
-        return True
 
     def send(self, message: bytes, within_s: float) -> None:
         """Raises HungUp or Late where the process does not take it."""
