@@ -21,7 +21,7 @@ _STACKED = {
 @of_each_run(
     "cost",
     "Time and memory",
-    "A step is plan, generate, reward, score, train, refresh. Evaluation is not counted.",
+    "A step is plan, generate, reward, score, train, update, refresh. Evaluation is not counted.",
 )
 def cost(view: View) -> list[Block]:
     """Phases of a step, tokens by use and memory."""
