@@ -285,7 +285,9 @@ class Output:
         return data
 
 
-_CLOCK = struct.Struct("d")  # what a supervisor sends while the program runs; its report is longer
+# What a supervisor sends while the program runs, its report is longer: when it looked, on the clock
+# of the whole machine, and what the program had waited by then. It may be stopped in between.
+_CLOCK = struct.Struct("dd")
 _SILENCE_S = 0.25  # the supervisor speaks five times as often
 _CHUNK = 1 << 16
 _GRACE_S = 2.0  # for the supervisor to answer, before the judge kills without asking
@@ -325,7 +327,7 @@ class LocalRun:
         self._room = limits.output_bytes
         self._started = time.monotonic()
         self._deadline = self._started + START_S + (1 + STRETCH) * limits.wall_s + _LATE_S
-        self._waited_s, self._heard = 0.0, self._started
+        self._clock: tuple[float, float] = self._started, 0.0  # replaced whole by another thread
         self._asked: Ended | None = None
         self._report: dict[str, Any] | None = None
         self._result: Execution | None = None
@@ -345,7 +347,8 @@ class LocalRun:
 
         It does so too while it lets the supervisor say nothing.
         """
-        return self._waited_s + max(0.0, time.monotonic() - self._heard - _SILENCE_S)
+        looked, waited_s = self._clock
+        return waited_s + max(0.0, time.monotonic() - looked - _SILENCE_S)
 
     def wait(self) -> Execution:
         """Until it ends or a limit stops it; nothing of it is left afterwards."""
@@ -428,7 +431,7 @@ class LocalRun:
         except OSError:
             return False
         if len(message) == _CLOCK.size:
-            self._waited_s, self._heard = _CLOCK.unpack(message)[0], time.monotonic()
+            self._clock = _CLOCK.unpack(message)
         elif message:
             self._report = json.loads(message)
             self._deadline = time.monotonic() + _CLEARING_S

@@ -6,6 +6,8 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,7 @@ import pytest
 
 from dare_sandbox import Ended, Job, Limits, Sandbox, close_all, open_sandbox
 from dare_sandbox.inside import system
+from dare_sandbox.local import Ends, LocalRun
 
 
 def _double(sandbox: Sandbox, number: int) -> bool:
@@ -198,6 +201,26 @@ def test_a_machine_that_stands_still_takes_no_time_from_a_program(sandbox: Sandb
         result = running.wait()
     assert (result.ended, result.stdout) == (Ended.EXITED, b"b'?'\n"), result
     assert result.waited_s > 5.0 > result.wall_s - result.waited_s, result
+
+
+def test_what_is_told_late_hides_no_waiting() -> None:
+    """A supervisor may be stopped after it looked at its clock and before it speaks."""
+    control, supervisor = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel, other = socket.socketpair()
+    out, err = os.pipe(), os.pipe()
+    with subprocess.Popen(["sleep", "60"]) as program, supervisor, channel, other:
+        ends = Ends(control, os.pidfd_open(program.pid), out[0], err[0], None, None)
+        running = LocalRun(Limits(wall_s=4.0), ends, channel)
+        supervisor.send(struct.pack("dd", time.monotonic() - 6.0, 0.5))
+        deadline = time.monotonic() + 3.0
+        while running.waited_s() < 6.0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        waited_s = running.waited_s()
+        program.kill()
+        os.close(out[1])
+        os.close(err[1])
+        running.wait()
+    assert 6.0 < waited_s < 9.5
 
 
 @pytest.mark.parametrize(

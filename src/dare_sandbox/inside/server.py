@@ -452,7 +452,7 @@ class Watch:
         if now - self.told > _TOLD_S:
             self.told = now
             with contextlib.suppress(OSError):
-                self.control.send(struct.pack("d", self.waited_s), socket.MSG_DONTWAIT)
+                self.control.send(struct.pack("dd", now, self.waited_s), socket.MSG_DONTWAIT)
 
 
 def _modest_thread_stacks() -> None:
