@@ -132,7 +132,8 @@ def derived(found: dict[str, Any]) -> dict[str, Any]:
         made["own_share"] = dare["own_share"]
     if grpo and trl:
         made["tokens_per_s_vs_trl"] = round(grpo["generated_tok_s"] / trl["tokens_per_s"], 2)
-        made["memory_vs_trl"] = round(grpo["peak_gb"] / trl["peak_gb"], 2)
+        least = min(float(found[name]["peak_gb"]) for name in TRL if name in found)
+        made["memory_vs_trl"] = round(grpo["peak_gb"] / least, 2)  # vLLM reserves what it may use
         made["trl_mode"] = trl["mode"]
     if "drift" in found:
         made["zero_drift_ess_share"] = found["drift"]["ess_share"]
@@ -393,7 +394,7 @@ def trl_steps(options: argparse.Namespace) -> dict[str, Any]:
     )  # fmt: skip
     made["tokens_per_s"] = made["means"]["tokens_per_s"]
     made["peak_gb"] = made["peak_gb"]["allocated"]
-    return made
+    return {**made, "model": options.weights}  # and not the folder where it lies
 
 
 def part_drift(options: argparse.Namespace) -> dict[str, Any]:

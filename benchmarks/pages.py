@@ -345,26 +345,63 @@ def scale_posterior() -> str:
     return _scale("posterior")
 
 
+TRL_MODES = {"generate": "`generate`", "paged": "continuous batching", "vllm": "vLLM"}
+
+
 @table
 def gpu() -> str:
     """One step on one H200, and the engines beside it."""
     found = results("gpu")
     ours, vllm = found["decode"]["rows"], found["vllm"]["tokens_per_s"]
     grpo, dare = found["grpo"], found["dare"]
-    trl = found[f"trl_{found['figures']['trl_mode']}"]
+    trl = [found[f"trl_{mode}"] for mode in TRL_MODES]
+    fastest = found[f"trl_{found['figures']['trl_mode']}"]
+    seconds = f"TRL with {TRL_MODES[fastest['mode']]} {fastest['means']['total_s']:.1f}"
     rows: list[list[object]] = [
         [f"tokens/s, {count} responses at once", f"{one['tok_s']:,}", f"vLLM {vllm[count]:,}"]
         for count, one in ours.items()
     ]
-    memory = f"TRL {trl['peak_gb']:.1f}; `dare plan` said {grpo['plan_gb']:.1f}"
+    least = min(trl, key=lambda one: float(one["peak_gb"]))
+    memory = f"TRL with {TRL_MODES[least['mode']]} {least['peak_gb']:.1f}; "
+    memory += f"`dare plan` said {grpo['plan_gb']:.1f}"
     rows += [
-        ["a step of `grpo`, s", f"{grpo['step_s']:.1f}", f"TRL {trl['means']['total_s']:.1f}"],
+        ["a step of `grpo`, s", f"{grpo['step_s']:.1f}", seconds],
         ["a step of `dare`, s", f"{dare['step_s']:.1f}", None],
         ["peak memory of `grpo`, GB", f"{grpo['peak_gb']:.1f}", memory],
         ["share of the card's peak in training (MFU)", f"{grpo['train_mfu']:.0%}", None],
         ["the curriculum's share of a step of `dare`", f"{dare['own_share']:.1%}", None],
     ]
     return markdown(["what", "measured", "beside"], rows)
+
+
+@table
+def gpu_trl() -> str:
+    """A step of ours beside TRL's in each of its modes."""
+    found = results("gpu")
+    ours = found["grpo"]
+    rows: list[list[object]] = [
+        [
+            "DARE, preset `grpo`",
+            f"{ours['step_s']:.1f}",
+            f"{ours['seconds']['generate']:.1f}",
+            f"{ours['generated_tok_s']:,}",
+            f"{ours['peak_gb']:.1f}",
+        ]
+    ]
+    for mode, title in TRL_MODES.items():
+        one = found[f"trl_{mode}"]
+        rows.append(
+            [
+                f"TRL with {title}",
+                f"{one['means']['total_s']:.1f}",
+                f"{one['means']['generation_s']:.1f}",
+                f"{one['tokens_per_s']:,}",
+                f"{one['peak_gb']:.1f}",
+            ]
+        )
+    return markdown(
+        ["trainer", "a step, s", "of it sampling, s", "tokens/s of a step", "peak, GB"], rows
+    )
 
 
 @table
@@ -386,6 +423,16 @@ def engines_gpu() -> str:
         for name, title in titles.items()
         for one in (found[name],)
     ]
+    other = found["trl"]
+    sampling = f"{other['means']['generation_s']:.1f}"
+    rows.append(
+        [
+            "TRL's trainer with vLLM",
+            f"{other['step_s']:.1f}",
+            sampling,
+            f"{other['tokens_per_s']:,}",
+        ]
+    )
     return markdown(heads, rows)
 
 
