@@ -279,6 +279,11 @@ def analyse(folder: Path, groups: int) -> dict[str, Any]:
                 if name in ("uniform", "value 16")
             },
             "by_rate": scene.by_rate(),
+            "cosine": {
+                name: interval(scene, lambda one, c=chosen: 1e5 * one.cosine(c))
+                for name, chosen in kinds(data).items()
+            },
+            "shared": interval(scene, lambda one: 1e5 * one.shared()),
         }
     made["tokens_of_a_group"] = {
         name: round(float(draw @ data["train_length"][:, -GROUP:].sum(1)))
@@ -322,6 +327,23 @@ def draws(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: one / one.sum() for name, one in weights.items() if one.sum() > 0}
 
 
+def kinds(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Which of the mixed groups are of a kind: by their own rollouts, not by those before."""
+    place = data["group_place"][~data["group_test"]]
+    right = data["train_right"][place, -GROUP:].sum(1)
+    length = data["train_length"][place, -GROUP:]
+    cut = (length == data["train_length"].max()).any(1)
+    return {
+        "all": right > 0,
+        "one right": right == 1,
+        "two right": right == 2,
+        "three to five right": (right >= 3) & (right <= 5),
+        "six or seven right": right >= 6,
+        "every response ends": ~cut,
+        "some are cut off": cut,
+    }
+
+
 class Scene:
     """Products of groups, and how often each problem counts (once, or as a bootstrap drew it)."""
 
@@ -336,9 +358,11 @@ class Scene:
         counts = (len(data["train_right"]), len(data["test_right"]))
         self.times = times or (np.ones(counts[0]), np.ones(counts[1]))
         self._place = place[~test]
-        weight = self.times[1][place[test]] / counts[1]
-        self._toward = product[np.ix_(~test, test)] @ weight
+        again = self.times[1][place[test]]
+        self._toward = product[np.ix_(~test, test)] @ again / counts[1]
         self._among = product[np.ix_(~test, ~test)]
+        self._tests = again.sum() / counts[1]
+        self._test_square = float(product.diagonal()[test] @ again / again.sum())
 
     def again(self, rng: np.random.Generator) -> Scene:
         """With problems drawn anew."""
@@ -360,6 +384,20 @@ class Scene:
         """To a uniform draw of the usual size."""
         even = np.full(len(draw), 1 / len(draw))
         return self.progress(draw, groups) / self.progress(even, usual)
+
+    def cosine(self, chosen: np.ndarray) -> float:
+        """Of a group and a test problem: the mean product over the root of the mean squares."""
+        times = self.times[0][self._place] * chosen
+        own = times @ self._among.diagonal() / times.sum()
+        toward = times @ self._toward / times.sum() / self._tests
+        return float(toward / np.sqrt(own * self._test_square))
+
+    def shared(self) -> float:
+        """The mean product of two groups over the mean square: what more groups do not average
+        away. Their gradient is mostly noise while there are fewer than one over this."""
+        times, own = self.times[0][self._place], self._among.diagonal()
+        pairs = times @ self._among @ times - times**2 @ own
+        return float(pairs / (times.sum() ** 2 - times @ times) / (times @ own / times.sum()))
 
     def by_rate(self) -> list[dict[str, float]]:
         """What mixed groups teach, by how many of their own rollouts were right: product with the

@@ -437,6 +437,24 @@ def engines_gpu() -> str:
 
 
 @table
+def gradients_gpu() -> str:
+    """How far the gradients of a language model's groups agree with that of accuracy elsewhere."""
+    found = results("gradients_gpu")
+    metrics = [found[name] for name in ("adam", "plain")]
+
+    def cell(figures: list[float]) -> str:
+        value, low, high = figures
+        return f"{value:.0f} [{low:.0f}, {high:.0f}]"
+
+    rows: list[list[object]] = [
+        [name, *(cell(metric["cosine"][name]) for metric in metrics)]
+        for name in metrics[0]["cosine"]
+    ]
+    rows.append(["of two groups, with each other", *(cell(metric["shared"]) for metric in metrics)])
+    return markdown(["mixed groups", "AdamW's metric", "plainly"], rows)
+
+
+@table
 def gradients_pocket() -> str:
     """How far a step gets toward accuracy elsewhere, by what it drew."""
     found = results("gradients_pocket")

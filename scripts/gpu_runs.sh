@@ -7,8 +7,8 @@
 # math500, mbpp and humaneval of JSON lines, and second.jsonl.gz of methods_gpu_data.py
 # (docs/lab/language_model.md). What is finished has OUT/NAME.done and is not run again; what needs
 # more than is left of SECONDS (1,800 unless given) is named and left for another call, with the
-# same OUT. Figures are in OUT/*.json, OUT/gradients, OUT/estimators and OUT/runs, output in
-# OUT/NAME.log. ARMS, SEEDS and STEPS choose the runs of methods_gpu.py.
+# same OUT. Figures are in OUT/*.json, OUT/estimators and OUT/runs, output in OUT/NAME.log. ARMS,
+# SEEDS and STEPS choose the runs of methods_gpu.py.
 set -uo pipefail
 if [ $# -lt 3 ]; then
   sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
@@ -39,25 +39,17 @@ stage() {  # NAME, SECONDS that it needs, PYTHONPATH, SCRIPT ARGUMENT ...
   fi
 }
 
-[ -e "$out/gpu.json" ] || cp "$repository/docs/results/gpu.json" "$out/gpu.json"
 [ -e "$out/engines_gpu.json" ] || cp "$repository/docs/results/engines_gpu.json" "$out/"
 step=(--model "$place/model" --data "$data/gsm8k/train.jsonl.gz" --rows 32 "${weights[@]}")
 with_vllm=$place/site-packages:$place/more/site-packages:$repository/src
 
-# One machine, one after the other: a step of ours, and of TRL in each of its modes.
-stage speed 300 "$ours" gpu.py "${step[@]}" --out "$out/gpu.json" --parts grpo,dare,trl_paged
-stage speed-vllm 150 "$with_vllm" gpu.py "${step[@]}" --out "$out/gpu.json" --parts trl_vllm
-stage engines 200 "$with_vllm" engines_gpu.py "${step[@]}" --out "$out/engines_gpu.json" --parts trl
-stage gradients 360 "$ours" gradients_gpu.py --model "$place/model" \
-  --train "$data/second.jsonl.gz" --test "$data/math/test.jsonl.gz" \
-  --leave-out "$data/math500/test.jsonl.gz" --out "$out/gradients"
 stage methods 300 "$ours" methods_gpu.py --model "$place/model" --mixture "$data/second.jsonl.gz" \
   --math500 "$data/math500/test.jsonl.gz" --gsm8k-test "$data/gsm8k/test.jsonl.gz" \
-  --arms "${ARMS:-dare:selection.per_token=0}" --seeds "${SEEDS:-1,2,3}" --steps "${STEPS:-60}" \
+  --arms "${ARMS:-dare:rollout_budget=128:max_steps=120,grpo:rollout_budget=128:max_steps=120}" \
+  --seeds "${SEEDS:-1,2,3}" --steps "${STEPS:-60}" \
   --temperature 0.6 --top-p 0.95 --eval-problems 0 --out "$out/runs" \
   --max-seconds "$((limit - SECONDS > 30 ? limit - SECONDS - 30 : 1))"
-stage speed-generate 170 "$ours" gpu.py "${step[@]}" --out "$out/gpu.json" --parts trl_generate
-stage engines-both 300 "$with_vllm" engines_gpu.py "${step[@]}" --out "$out/engines_gpu.json" \
+stage engines 300 "$with_vllm" engines_gpu.py "${step[@]}" --out "$out/engines_gpu.json" \
   --parts own,vllm
 stage code 500 "$ours" code_gpu.py --model "$place/model" --mbpp "$data/mbpp/all.jsonl.gz" \
   --humaneval "$data/humaneval/test.jsonl" --temperature 0.6 --top-p 0.95 --out "$out/runs"
