@@ -291,6 +291,18 @@ def test_what_accelerate_tells_against_the_recipe_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="with a GPU they meet there")
+def test_processes_that_find_no_gpu_meet_on_the_cpu(tmp_path: Path) -> None:
+    words = list(NEW)
+    place = words.index("--use-cpu")
+    del words[place : place + 2]
+    given = {"PYTHONPATH": str(Path(dare.__file__).parents[1]), "ACCELERATE_USE_CPU": "false"}
+    command = ("-m", "dare", "train", *words, "--max-steps", "1")
+    done = ranks.run(*command, processes=2, folder=tmp_path, variables=given)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 1
+
+
 @pytest.fixture
 def command_of(
     dare: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -68,6 +69,9 @@ class DareConfig(RunSettings):
         given = self._typed()
         if self.preset in ("paper", "paper-release"):
             vars(self).update({name: _OF_THE_PAPER[name] for name in _OF_THE_PAPER.keys() - given})
+        several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        if several and not torch.accelerator.is_available():
+            self.use_cpu = True  # or accelerate looks for GPUs, finds none and leaves each alone
         on_gpu = torch.cuda.is_available() and not self.use_cpu
         if self.bf16 is None:
             self.bf16 = not self.fp16 and on_gpu and torch.cuda.is_bf16_supported(False)

@@ -66,7 +66,7 @@ _OPTIMISER = (
 _ELSEWHERE = (
     *("max_steps", "num_train_epochs", "output_dir", "overwrite_output_dir", "resume_from", "run_"),
     *("save_", "log", "eval_", "report_to", "hub_", "push_to_hub", "disable_tqdm", "dataloader_"),
-    *("ddp_", "project", "trackio", "do_", "num_completions_to_print", "sample_rows"),
+    *("ddp_", "project", "trackio", "do_", "num_completions_to_print", "sample_rows", "use_cpu"),
 )
 _PRINTERS = (PrinterCallback, ProgressCallback)  # of transformers; a script's run has one of them
 _TOKENS = ("generated", "scored", "trained")
