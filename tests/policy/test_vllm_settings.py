@@ -152,10 +152,10 @@ def test_responses_end_where_an_end_was_drawn() -> None:
 
 
 def test_a_call_that_is_silent_is_given_up_and_one_that_shows_life_is_not() -> None:
-    thread = vllm_colocated._Watched(0.6)
+    thread = vllm_colocated._Watched(2.0)
 
     def busy() -> int:
-        for _ in range(10):
+        for _ in range(25):
             time.sleep(0.1)
             thread.alive()
         return 7
@@ -164,9 +164,9 @@ def test_a_call_that_is_silent_is_given_up_and_one_that_shows_life_is_not() -> N
     with pytest.raises(GeneratorFailed, match="ValueError: broken more"):
         thread.call("working", lambda: _raise(ValueError("broken\nmore")))
     begun = time.monotonic()
-    with pytest.raises(GeneratorFailed, match=r"no sign of life for 0\.6 s working"):
+    with pytest.raises(GeneratorFailed, match=r"no sign of life for 2 s working"):
         thread.call("working", lambda: time.sleep(60))
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30  # far from 60
     assert thread.lost
 
 

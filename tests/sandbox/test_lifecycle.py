@@ -126,7 +126,7 @@ def test_an_abandoned_run_is_ended(backend: str) -> None:
     while len(_helpers()) < calm + 2:  # the supervisor, and the program that it forks
         time.sleep(0.01)
     del running
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while len(_helpers()) > calm:
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -176,7 +176,7 @@ def test_nothing_is_left_when_the_judge_is_killed(backend: str) -> None:
         helpers = _helpers(pid)
         assert helpers
         judge.kill()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while any(Path(f"/proc/{helper}").exists() for helper in helpers):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -211,16 +211,16 @@ def test_what_is_told_late_hides_no_waiting() -> None:
     with subprocess.Popen(["sleep", "60"]) as program, supervisor, channel, other:
         ends = Ends(control, os.pidfd_open(program.pid), out[0], err[0], None, None)
         running = LocalRun(Limits(wall_s=4.0), ends, channel)
-        supervisor.send(struct.pack("dd", time.monotonic() - 6.0, 0.5))
-        deadline = time.monotonic() + 3.0
-        while running.waited_s() < 6.0 and time.monotonic() < deadline:
+        supervisor.send(struct.pack("dd", time.monotonic() - 60.0, 0.5))
+        deadline = time.monotonic() + 30.0
+        while running.waited_s() < 60.0 and time.monotonic() < deadline:
             time.sleep(0.01)
         waited_s = running.waited_s()
         program.kill()
         os.close(out[1])
         os.close(err[1])
         running.wait()
-    assert 6.0 < waited_s < 9.5
+    assert 60.0 < waited_s < 90.5
 
 
 @pytest.mark.parametrize(

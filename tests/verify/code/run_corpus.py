@@ -138,7 +138,7 @@ def fault(name: str, honest: bool, entry: dict[str, Any], verdict: Verdict) -> s
 
 def left_behind(before: set[int]) -> list[str]:
     """Processes that outlived the sandbox: orphans are adopted by this process."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while (left := children() - before) and time.monotonic() < end:
         time.sleep(0.05)
     return [f"process {pid} was left behind" for pid in left]

@@ -161,6 +161,6 @@ def test_a_forged_set_may_repeat_but_not_replace() -> None:
 def test_keys_that_hash_alike_cost_nothing() -> None:
     alike = [n * (2**61 - 1) for n in range(100_000)]
     text = dump(alike)
-    began = time.monotonic()
+    began = time.thread_time()
     assert not same(load(f'{{"s":{text}}}', inert=True), set(range(100_000)))
-    assert time.monotonic() - began < 2.0
+    assert time.thread_time() - began < 2.0

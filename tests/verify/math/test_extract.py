@@ -1,10 +1,11 @@
 r"""Which part of a completion counts."""
 
-import time
+import os
 
 import pytest
 
 from dare.rewards.builtin import gsm8k_answer
+from dare_sandbox.inside import system
 from dare_verify.math import final_answer, verify
 from dare_verify.math.extract import gold_answer
 
@@ -86,6 +87,11 @@ def test_gold(gold: object, text: str | None) -> None:
     ],
 )
 def test_megabytes_are_quick(completion: str) -> None:
-    start = time.perf_counter()
+    start = _processor_s()
     assert verify(completion, "5") in (True, False)
-    assert time.perf_counter() - start < 2.0
+    assert _processor_s() - start < 2.0
+
+
+def _processor_s() -> float:
+    """Of this process and its workers: a busy machine takes nothing from it."""
+    return system.measure([os.getpid(), *system.descendants(os.getpid())]).cpu_s
