@@ -35,8 +35,8 @@ def running(pid: int) -> bool:
     return state != "Z"
 
 
-def gone(pids: list[int], within_s: float = 5.0) -> bool:
-    end = time.monotonic() + within_s
+def gone(pids: list[int]) -> bool:
+    end = time.monotonic() + 30.0
     while any(map(running, pids)) and time.monotonic() < end:
         time.sleep(0.05)
     return not any(map(running, pids))
@@ -227,7 +227,7 @@ def test_a_parent_killed_while_it_starts_leaves_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False
     )
-    assert gone([int(done.stdout)], within_s=1.0)
+    assert gone([int(done.stdout)])
 
 
 def test_closing_ends_everything(light_worker: str) -> None:
