@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -29,7 +30,7 @@ import pytest
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["dare.training.trainer", "dare.cli", "datasets", "peft"])
-_GRACE_S = 5.0  # between the polite and the other end of a process that outlives its fellow
+_GRACE_S = 30.0  # between the polite and the other end of a process that outlives its fellow
 
 
 def run(
@@ -83,12 +84,18 @@ def _ended(ranks: list[BaseProcess], deadline: float) -> int:
     while running := [one for one in ranks if one.is_alive()]:
         if any(one.exitcode for one in ranks) or time.monotonic() > deadline:
             for one in running:
-                one.terminate()
+                one.kill() if _stands_still(one.pid) else one.terminate()
             wait([one.sentinel for one in running], _GRACE_S)
             for one in running:
                 one.kill()
         wait([one.sentinel for one in running], 1.0)
     return next((code for one in ranks if (code := one.exitcode)), 0)
+
+
+def _stands_still(pid: int | None) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
 
 
 class Started:

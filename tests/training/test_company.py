@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ import tiny
 from dare import InvalidInput
 from dare.runs.checkpoint import MANIFEST, identity, seal, verify
 from dare.runs.folder import sole
+from dare.training import company
 
 REWARD = """
 import os, signal, time, pathlib
@@ -108,6 +110,34 @@ def test_a_process_that_is_lost_before_the_first_step_is_told(
     monkeypatch.setattr(trainer._company, "gather", lambda **mine: [mine])
     with pytest.raises(InvalidInput, match=r"processes = 2: another process .* has ended"):
         trainer.train()
+
+
+def test_a_launchers_signal_does_not_cut_off_the_line_about_a_lost_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes when the other process has ended, which this one may have noticed already."""
+    trainer = tiny.trainer(tmp_path)
+
+    def lost(*_: object) -> None:
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:1")
+
+    monkeypatch.setattr(trainer, "get_train_dataloader", lost)
+    monkeypatch.setattr(trainer._company, "processes", 2)
+    monkeypatch.setattr(trainer._company, "gather", lambda **mine: [mine])
+    heard = list[int]()
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        with pytest.raises(InvalidInput, match=r"processes = 2: another process"):
+            trainer.train()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert not heard
+        monkeypatch.setattr(company, "LAST_WORDS_S", -1.0)
+        with pytest.raises(InvalidInput, match=r"processes = 2: another process"):
+            trainer.train()
+        with pytest.raises(SystemExit):
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 # Goes on with a run whose files the process named cannot read, as often as that is said.

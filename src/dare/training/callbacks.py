@@ -117,7 +117,10 @@ def stop_on_signals(callback: StopWhenAsked, how: Callable[[], str]) -> Iterator
 
 @contextlib.contextmanager
 def asked_to_stop(answer: Callable[[int, Any], Any]) -> Iterator[None]:
-    """Inside this context SIGTERM and Ctrl-C do nothing but call `answer`."""
+    """Inside this context SIGTERM and Ctrl-C do nothing but call `answer`.
+
+    Where another handler was set meanwhile, that one stays.
+    """
     before: dict[signal.Signals, Any] = {}
     with contextlib.suppress(ValueError):  # outside the main thread signals are not ours
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -126,4 +129,5 @@ def asked_to_stop(answer: Callable[[int, Any], Any]) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is answer:
+                signal.signal(number, handler)

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import hashlib
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,8 @@ from dare.errors import InvalidInput, require
 
 PATIENCE_S = 60.0
 """How long a file may take to be seen by another machine, on a network file system."""
+LAST_WORDS_S = 30.0
+"""How long a process that has lost another may take to say so and end, as torchrun allows it."""
 
 
 class Company:
@@ -138,8 +141,22 @@ def in_company(processes: int, saved: Callable[[], str]) -> Iterator[None]:
         if not is_loss(error, processes):
             raise
         told = str(error).partition("\n")[0]
+        _be_heard()
         fix = f"another process of this run has ended or does not answer ({told}); {saved()}"
         raise InvalidInput("processes", processes, fix) from error
+
+
+def _be_heard() -> None:
+    """From now on SIGTERM does nothing for a while: a launcher that has seen another process end
+    sends it to the rest, and would cut the line off that says why."""
+    until = time.monotonic() + LAST_WORDS_S
+
+    def wait(number: int, frame: Any) -> None:
+        if time.monotonic() > until:
+            raise SystemExit(128 + number)
+
+    with contextlib.suppress(ValueError):  # outside the main thread signals are not ours
+        signal.signal(signal.SIGTERM, wait)
 
 
 _TOGETHER = list[BaseException]()
