@@ -90,6 +90,35 @@ def test_a_step_trains_on_mixed_groups_alone_and_all_that_was_generated_is_seen(
 
 
 @pytest.mark.parametrize("preset", ["dapo", "greso"])
+def test_which_surplus_groups_are_dropped_does_not_depend_on_the_order_of_the_data(
+    preset: str,
+) -> None:
+    count, steps, first, kept = 64, 40, np.zeros(4), np.zeros(4)
+    for seed in range(6):
+        config = small(preset, seed=seed, **{"estimator.probe_factor": 4.0})
+        curriculum = Curriculum(table(count), config, services())
+        again = Curriculum(table(count), config, services())
+        for _ in range(steps):
+            step = curriculum.step
+            mixed_rows: set[int] = set()
+            while curriculum.step == step:
+                plan = curriculum.plan()
+                assert describe(plan) == describe(again.plan())  # no process draws otherwise
+                rollouts = roll(plan, curriculum.prompts, np.full(count, 0.5))
+                batch = curriculum.observe(rollouts)
+                again.observe(rollouts)
+                if batch is None:
+                    won = np.bincount(rollouts.prompt_R, rollouts.reward_R, minlength=count)
+                    mixed_rows |= set(np.flatnonzero((won > 0) & (won < GROUP)).tolist())
+                else:
+                    rows = np.unique(batch.rollouts.prompt_R)
+                    assert len(rows) == 8 < len(mixed_rows)
+                    kept += np.bincount(rows * 4 // count, minlength=4)
+            first += np.bincount(np.array(sorted(mixed_rows)) * 4 // count, minlength=4)
+    assert stats.chisquare(kept, first * kept.sum() / first.sum()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("preset", ["dapo", "greso"])
 def test_without_a_mixed_group_the_refills_end_and_the_step_goes_on(preset: str) -> None:
     config = small(preset, **{"estimator.max_probes": 3})
     curriculum = Curriculum(table(100), config, services())

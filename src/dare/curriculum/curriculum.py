@@ -327,7 +327,8 @@ class Curriculum:
         kept = self.estimator.keep(step)
         if kept is not None:
             # These groups were rolled out in this very step: they may fill all that replay leaves.
-            groups = self._planner.with_own(groups, room, kept, step)
+            own_rng = keyed_rng(seed, step, "own groups")
+            groups = self._planner.with_own(groups, room, kept, step, own_rng)
             room = self.config.rollout_budget
             rows = self._planner.beside(kept, rows)
         return self._planner.train(step, rows, difficulty, groups, room, self.estimator.mixed)

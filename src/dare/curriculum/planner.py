@@ -127,10 +127,17 @@ class Planner:
         log_weight = settings.priority * np.log(facts["advantage"][allowed])
         return groups[gumbel_top_k(log_weight, len(groups), rng)], room
 
-    def with_own(self, groups: Array, room: int, rows: Array, step: int) -> Array:
-        """Replayed groups of earlier steps, what `room` holds, then those of `rows` in this one."""
+    def with_own(
+        self, groups: Array, room: int, rows: Array, step: int, rng: np.random.Generator
+    ) -> Array:
+        """Replayed groups of earlier steps, what `room` holds, then those of `rows` in this one.
+
+        The latter in random order: where they are more than fit, the order of the data, which
+        groups have in the buffer, would train on its first prompts more often than on its last.
+        """
         now = self._buffer["step"] == step
         own = np.unique(self._buffer["group"][now & np.isin(self._buffer["prompt"], rows)])
+        own = rng.permutation(own)
         own = own[: self._config.prompts_per_step or None]
         older = groups[~np.isin(groups, self._buffer["group"][now])]
         return np.concatenate([self._affordable(older, room)[0], own])
