@@ -270,13 +270,18 @@ def fresh_share() -> str:
 
 def _estimators(name: str) -> str:
     found = results(name)
+    named = {f"`{estimator}`": one for estimator, one in found["estimators"].items()}
+    if "constant" in found:  # runs of the earlier version have none; it has no interval
+        named["best constant in hindsight"] = found["constant"]
     rows = []
-    for estimator, one in sorted(found["estimators"].items(), key=lambda item: item[1]["mae"]):
-        if "=" in estimator or estimator == "no-shrinkage":
+    for title, one in sorted(named.items(), key=lambda item: item[1]["mae"]):
+        if "=" in title or title == "`no-shrinkage`":
             continue  # one setting of the version before
-        error = interval([one["mae"], one["mae_low"], one["mae_high"]])
+        error = f"{one['mae']:.3f}"
+        if "mae_low" in one:
+            error = interval([one["mae"], one["mae_low"], one["mae_high"]])
         sides = [f"{one[side]['mae']:.3f}" for side in ("seen", "unseen")]
-        rows.append([f"`{estimator}`", error, f"{one['mse']:.4f}", *sides])
+        rows.append([title, error, f"{one['mse']:.4f}", *sides])
     return markdown(["estimator", "MAE", "MSE", "MAE, seen", "MAE, unseen"], rows)
 
 
