@@ -9,6 +9,13 @@ rows. Left out are problems of the evaluation sets (by normalised text and by n-
 figures ([asy]), long prompts, and answers that are empty or cannot be verified. A worked `solution`
 is the row's own, or that of the same problem in one of the `--solutions`; null where there is none.
 The same files and seed give the same bytes. Ends with one JSON line: what was left out, and why.
+
+    python benchmarks/methods_gpu_data.py --sources math/test.jsonl.gz \
+        --only-outside mixture4096.jsonl.gz --out math_outside.jsonl.gz
+
+writes instead, in their order, the rows of the sources that the mixture does not use, by the same
+measures, to be evaluated on. Long problems and figures stay, as they do in MATH-500; repeats and
+answers that cannot be verified go.
 """
 
 from __future__ import annotations
@@ -39,16 +46,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sources", type=paths, required=True, metavar="FILE,...")
     parser.add_argument("--solutions", type=paths, default=[], metavar="FILE,...")
-    parser.add_argument("--leave-out", type=paths, required=True, metavar="FILE,...")
+    parser.add_argument("--leave-out", type=paths, default=[], metavar="FILE,...")
+    parser.add_argument("--only-outside", type=paths, metavar="FILE,...", help="mixtures")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--prompts", type=int, default=4096)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    evaluated = [
-        Problem(path.parent.name or path.stem, str(row.get("id")), row["problem"])
-        for path in options.leave_out
-        for row in read_lines(path)
-    ]
+    if not options.leave_out and not options.only_outside:
+        parser.error("give --leave-out, the evaluation sets, or --only-outside, a mixture")
+    if options.only_outside:
+        print(json.dumps(write_outside(options.sources, options.only_outside, options.out)))
+        return
+    evaluated = problems(options.leave_out)
     worked = {
         normal_form(row["problem"]): row["solution"]
         for path in options.solutions
@@ -67,6 +76,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     solved = Counter(row["source"] for row in rows if row["solution"])
     figures = {"rows": made, "with_solution": solved, "dropped": dropped, "sha256": written}
     print(json.dumps(figures))
+
+
+def write_outside(sources: Sequence[Path], mixtures: Sequence[Path], out: Path) -> dict[str, Any]:
+    """Write what no mixture uses; how many rows that are, and why others are not there."""
+    raw = [row for path in sources for row in read_lines(path)]
+    fit, dropped = sifted(raw, problems(mixtures), set(), to_train=False)
+    kept = ("id", "problem", "answer", "level", "subject")
+    rows = [{name: row[name] for name in kept if name in row} for row in fit]
+    dropped["used"] = dropped.pop("evaluated")
+    return {"rows": len(rows), "of": len(raw), "dropped": dropped, "sha256": write(rows, out)}
+
+
+def problems(files: Sequence[Path]) -> list[Problem]:
+    """Those of all files, to be found again."""
+    return [
+        Problem(path.parent.name or path.stem, str(row.get("id")), row["problem"])
+        for path in files
+        for row in read_lines(path)
+    ]
 
 
 def paths(text: str) -> list[Path]:
@@ -110,14 +138,14 @@ def mixture(
 
 
 def sifted(
-    rows: Sequence[Row], evaluated: Sequence[Problem], taken: set[str]
+    rows: Sequence[Row], evaluated: Sequence[Problem], taken: set[str], *, to_train: bool = True
 ) -> tuple[list[Row], dict[str, int]]:
-    """Rows that can be trained on, and how many were not for which reason."""
+    """Rows of use that are not among `evaluated`, and how many were not for which reason."""
     dropped: Counter[str] = Counter()
     fit: list[Row] = []
     seen = set(taken)
     for row in rows:
-        why = unfit(row, seen)
+        why = unfit(row, seen, to_train=to_train)
         if why:
             dropped[why] += 1
         else:
@@ -130,14 +158,14 @@ def sifted(
     return [row for place, row in enumerate(fit) if place not in found | bad], dict(dropped)
 
 
-def unfit(row: Row, seen: set[str]) -> str | None:
-    """Why a row alone is no use, None where it is."""
+def unfit(row: Row, seen: set[str], *, to_train: bool) -> str | None:
+    """Why a row alone is no use, None where it is. Figures and long ones can be evaluated on."""
     problem = row["problem"]
     if not str(row.get("answer") or "").strip():
         return "no answer"
-    if "[asy]" in problem:
+    if to_train and "[asy]" in problem:
         return "figure"
-    if len(problem) > LONGEST:
+    if to_train and len(problem) > LONGEST:
         return "long"
     return "repeat" if normal_form(problem) in seen else None
 

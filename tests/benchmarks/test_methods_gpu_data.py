@@ -67,3 +67,30 @@ def test_too_few_problems_are_told(tmp_path: Path) -> None:
     given = [*arguments(tmp_path), "--prompts", "80", "--out", str(tmp_path / "out.jsonl")]
     with pytest.raises(SystemExit, match="levels has 20 usable problems, 40 are asked for"):
         methods_gpu_data.main(given)
+
+
+def test_what_a_mixture_does_not_use_is_written_in_its_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "a train leaves the town of Lund at noon and goes north at sixty miles an hour until"
+    test = [problem("cube", n, level="Level 2", secret="x") for n in range(6)]
+    test += [problem("long" * 400, 1), {"problem": "Area? [asy]draw();[/asy]", "answer": "1"}]
+    test += [problem("cube", 4), problem("root", 1, answer=" ")]
+    test += [{"problem": f"{words} it meets another. When?", "answer": "3"}]
+    used = [{"problem": "what does the  CUBE of 2 come to?", "answer": "2"}]
+    used += [{"problem": f"Once {words} night. How far?", "answer": "9"}]
+    given = [
+        *("--sources", write(tmp_path / "test" / "a.jsonl", test)),
+        *("--only-outside", write(tmp_path / "mixture" / "b.jsonl", used)),
+        *("--out", str(tmp_path / "outside.jsonl.gz")),
+    ]
+    methods_gpu_data.main(given)
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    rows = read_lines(tmp_path / "outside.jsonl.gz")
+    cubes = [problem("cube", n, level="Level 2") for n in (0, 1, 3, 4, 5)]
+    assert rows == [*cubes, test[6], test[7]]  # figures and long ones are evaluated on
+    assert (figures["rows"], figures["of"]) == (7, 11)
+    dropped = {"used": 2, "repeat": 1, "no answer": 1, "answer cannot be verified": 0}
+    assert figures["dropped"] == dropped
+    with pytest.raises(SystemExit):  # neither evaluation sets nor a mixture
+        methods_gpu_data.main([*given[:2], *given[4:]])
