@@ -7,7 +7,14 @@ compared where the first of their runs ends: at so many generated tokens, and at
 training; `area` is the mean from the start to there. Differences are paired by seed and problem;
 their 95 % intervals are Student's t and take seeds *and* problems as samples, beside the usual one
 over seeds alone. `reach` is how many times fewer tokens or seconds an arm needs for the accuracy
-that GRPO ends with. Prints the table as Markdown; the last line is the figures as JSON.
+that GRPO ends with.
+
+`at_the_ends` needs no interpolation: the last evaluations of two arms, where one of them used no
+more tokens and no more seconds than the other, in the mean of the seeds that both have. If that
+one is ahead, it is ahead at equal cost, of either kind. Where neither is the cheaper in both, the
+arms cannot be compared so, and it says that. Where runs are evaluated at the end alone, this is
+what to read: between two points nothing is known. Prints the table as Markdown; the last line is
+the figures as JSON.
 """
 
 from __future__ import annotations
@@ -166,15 +173,19 @@ def compared(runs: Runs, against: str) -> dict[str, Any]:
     for name in sets:
         start = float(np.mean([run.right[name][0].mean() for run in everyone]))
         figures["sets"][name] = {"problems": first.right[name].shape[1], "start": round(start, 4)}
+    told = [run.summary["settings"] for run in everyone]
     figures["settings"] = {
         name: value
-        for name, value in first.summary["settings"].items()
-        if name not in ("preset", "solutions")
+        for name, value in told[0].items()
+        if name not in ("preset", "solutions") and all(one.get(name) == value for one in told)
     }
     figures["device"] = sorted({run.summary["device"] for run in everyone})
     for arm in sorted(runs, key=lambda name: (name != against, name)):
         seeds = runs[arm]
+        settings = next(iter(seeds.values())).summary["settings"]
+        own = {name: value for name, value in settings.items() if name not in figures["settings"]}
         figures["arms"][arm] = {
+            "settings": own,
             **own_figures(list(seeds.values())),
             "accuracy": {
                 name: {axis: accuracy(list(seeds.values()), name, axis, ends) for axis in AXES}
@@ -191,6 +202,7 @@ def compared(runs: Runs, against: str) -> dict[str, Any]:
                 figures["arms"][arm]["difference"] = {
                     name: difference(runs[arm], runs[against], name, ends) for name in sets
                 }
+                figures["arms"][arm]["at_the_ends"] = at_the_ends(arm, against, runs, sets)
     return figures
 
 
@@ -240,6 +252,38 @@ def difference(
     return made
 
 
+def at_the_ends(arm: str, against: str, runs: Runs, sets: Sequence[str]) -> dict[str, Any] | None:
+    """Which arm is the cheaper in both, the ratios of cost, and the differences of the last
+    evaluations, paired by seed and problem; None where no seed is in both."""
+    ours, theirs = runs[arm], runs[against]
+    seeds = sorted(ours.keys() & theirs.keys())
+    if not seeds:
+        return None
+    cost = {
+        axis: [float(np.mean([one[seed].end(axis) for seed in seeds])) for one in (ours, theirs)]
+        for axis in AXES
+    }
+    cheaper = None
+    if all(own <= other for own, other in cost.values()):
+        cheaper = arm
+    elif all(own >= other for own, other in cost.values()):
+        cheaper = against
+    made: dict[str, Any] = {
+        "cheaper": cheaper,
+        "cost": {axis: round(own / other, 4) for axis, (own, other) in cost.items()},
+    }
+    if cheaper is not None:
+        made["difference"] = {
+            name: interval(
+                np.array(
+                    [ours[seed].right[name][-1] - theirs[seed].right[name][-1] for seed in seeds]
+                )
+            )
+            for name in sets
+        }
+    return made
+
+
 def reach(runs: Runs, arm: str, against: str, name: str, axis: str) -> dict[str, float | None]:
     """Tokens or seconds to the accuracy that `against` ends with, and how many times fewer."""
     theirs = list(runs[against].values())
@@ -270,9 +314,9 @@ def markdown(task: str, figures: dict[str, Any], against: str) -> str:
         f"## {task}: at {ends['tokens'] / 1e6:.2f} M tokens, at {ends['seconds']:.0f} s",
         "",
         f"| arm | seeds | set | at equal tokens | minus {against} | at equal seconds "
-        f"| minus {against} | tokens / seconds to {against}'s end | varied groups "
-        "| tokens per varied group | tokens, seconds of a run |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        f"| minus {against} | ends: minus {against} | tokens / seconds to {against}'s end "
+        "| varied groups | tokens per varied group | tokens, seconds of a run |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for arm, one in figures["arms"].items():
         for name, found in one["accuracy"].items():
@@ -281,6 +325,7 @@ def markdown(task: str, figures: dict[str, Any], against: str) -> str:
             for axis in AXES:
                 cells.append(f"{found[axis]['mean']:.3f}")
                 cells.append("-" if gap is None else _signed(gap[axis]["end"]))
+            cells.append(_ends(one.get("at_the_ends"), name))
             times = [(one.get("reach") or {}).get(name, {}).get(axis, {}) for axis in AXES]
             cells.append(" / ".join(_times(part) for part in times))
             cells.append(f"{one['varied_share']:.2f}")
@@ -293,6 +338,15 @@ def markdown(task: str, figures: dict[str, Any], against: str) -> str:
 
 def _signed(found: dict[str, Any]) -> str:
     return f"{found['mean']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]"
+
+
+def _ends(found: dict[str, Any] | None, name: str) -> str:
+    if found is None:
+        return "-"
+    cost = " and ".join(f"{ratio:.2f} x the {axis}" for axis, ratio in found["cost"].items())
+    if found["cheaper"] is None:
+        return f"not comparable: {cost}"
+    return f"{_signed(found['difference'][name])} for {cost}"
 
 
 def _times(found: dict[str, float | None]) -> str:

@@ -91,3 +91,61 @@ def test_runs_of_other_problems_are_refused(tmp_path: Path) -> None:
         methods_gpu_table.main([str(tmp_path)])
     with pytest.raises(SystemExit, match="no finished run"):
         methods_gpu_table.main([str(tmp_path / "mixture")])
+
+
+def test_ends_are_compared_where_one_arm_is_the_cheaper_in_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    answers: dict[tuple[str, int], str] = {}
+
+    def arm(name: str, tokens: int, seconds: tuple[float, float, float]) -> None:
+        for seed, spent in zip((4, 5, 6), seconds, strict=True):
+            answers[name, seed] = "".join(map(str, rng.integers(0, 2, 40)))
+            written(
+                tmp_path, name, seed, [(0, 0.0, "0" * 40), (tokens, spent, answers[name, seed])]
+            )
+
+    arm("grpo", 400, (10.0, 20.0, 30.0))
+    short = "dare:max_steps=35"
+    arm(short, 300, (11.0, 18.0, 28.0))  # less in the mean, not in every seed
+    arm("dare", 300, (11.0, 22.0, 33.0))
+    arm("dapo", 800, (40.0, 50.0, 60.0))
+    methods_gpu_table.main([str(tmp_path)])
+    shown = capsys.readouterr().out.splitlines()
+    arms = json.loads(shown[-1])["tasks"]["mixture"]["arms"]
+    assert "at_the_ends" not in arms["grpo"]
+    found = arms[short]["at_the_ends"]
+    assert found["cheaper"] == short
+    assert found["cost"] == {"tokens": 0.75, "seconds": 0.95}
+    gap = np.array(
+        [
+            np.array(list(answers[short, seed]), float)
+            - np.array(list(answers["grpo", seed]), float)
+            for seed in (4, 5, 6)
+        ]
+    )
+    assert found["difference"]["math500"] == interval(gap)  # over seeds and problems, as elsewhere
+    assert found["difference"]["math500"] != arms[short]["difference"]["math500"]
+    assert arms["dare"]["at_the_ends"] == {
+        "cheaper": None,
+        "cost": {"tokens": 0.75, "seconds": 1.1},
+    }
+    assert arms["dapo"]["at_the_ends"]["cheaper"] == "grpo"
+    assert any("for 0.75 x the tokens and 0.95 x the seconds" in line for line in shown)
+    assert any("not comparable: 0.75 x the tokens and 1.10 x the seconds" in line for line in shown)
+
+
+def test_settings_that_differ_are_told_of_each_arm(tmp_path: Path) -> None:
+    for name, rate in (("grpo", "2e-6"), ("grpo:learning_rate=3e-6", "3e-6")):
+        written(tmp_path, name, 1, [(0, 0.0, "00"), (100, 10.0, "10")])
+        file = tmp_path / "mixture" / name / "seed-1" / "summary.json"
+        summary = json.loads(file.read_text())
+        summary["settings"] |= {"learning_rate": float(rate), "top_p": 0.95}
+        file.write_text(json.dumps(summary))
+    methods_gpu_table.main([str(tmp_path), "--out", str(tmp_path / "figures.json")])
+    task = json.loads((tmp_path / "figures.json").read_text())["tasks"]["mixture"]
+    assert task["settings"]["top_p"] == 0.95
+    assert "learning_rate" not in task["settings"]
+    rates = {name: one["settings"]["learning_rate"] for name, one in task["arms"].items()}
+    assert rates == {"grpo": 2e-6, "grpo:learning_rate=3e-6": 3e-6}
