@@ -5,12 +5,13 @@
         --arms grpo,dapo,dare,dare+solutions,dare:tiers=false --seeds 1,2,3 --max-seconds 1500
 
 An arm is a preset, `+solutions` where it may read worked solutions, and changes of settings with
-colons between them. Task `mixture` trains on MATH of level 3 to 5 and DeepScaleR (see
-`methods_gpu_data.py`), task `gsm8k` on GSM8K. Both are evaluated greedily on MATH-500 and on the
-test problems of GSM8K, each asked in its own words, before training (once a model), every
-`--eval-every` steps and at the end. Called again it skips the runs that are there; what a run
-leaves is said in `methods_gpu_runs.py`, and `methods_gpu_table.py` compares. Ends with one JSON
-line, and with a status that is not 0 where a run failed.
+colons between them (`dare:learning_rate=2.8e-6:max_steps=35`). Task `mixture` trains on MATH of
+level 3 to 5 and DeepScaleR (see `methods_gpu_data.py`), task `gsm8k` on GSM8K. Both are evaluated
+greedily on MATH-500 (`--math500`), on other problems of MATH (`--math-test`, whose rows no mixture
+may hold) or on both, and on the test problems of GSM8K, each asked in its own words, before
+training (once a model), every `--eval-every` steps and at the end. Called again it skips the runs
+that are there; what a run leaves is said in `methods_gpu_runs.py`, and `methods_gpu_table.py`
+compares. Ends with one JSON line, and with a status that is not 0 where a run failed.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from methods_gpu_data import read_lines
 from methods_gpu_eval import EvalSet, Row
 from methods_gpu_runs import plan_of, run_all
 
+from dare.data.repeats import normal_form
 from dare.rewards import math_reward
 
 PROMPT = "{problem}\nPlease reason step by step, and put your final answer within \\boxed{{}}."
@@ -61,11 +63,14 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--mixture", type=Path, help="needed for the task of that name")
     parser.add_argument("--gsm8k-train", type=Path, help="needed for the task gsm8k")
     parser.add_argument("--gsm8k-test", type=Path, required=True)
-    parser.add_argument("--math500", type=Path, required=True)
+    parser.add_argument("--math500", type=Path)
+    parser.add_argument("--math-test", type=Path, help="of methods_gpu_data.py --only-outside")
     parser.add_argument("--problems", type=int, help="trained on; 4096 or 2048 unless given")
     parser.add_argument("--data-seed", type=int, default=0, help="which of them; 0: the first")
     parser.add_argument("--tokens", type=int, help="longest response; 768 or 400 unless given")
-    parser.add_argument("--eval-every", type=int, default=20, metavar="STEPS")
+    parser.add_argument(
+        "--eval-every", type=int, default=20, metavar="STEPS", help="0: at the end alone"
+    )
     parser.add_argument("--eval-problems", type=int, default=256, help="of each set; 0: all")
     return parser.parse_args(arguments)
 
@@ -83,27 +88,48 @@ def task_of(options: argparse.Namespace) -> Task:
         order = np.random.default_rng(options.data_seed).permutation(len(rows)).tolist()
         rows = [rows[place] for place in order]
     length = options.tokens or TOKENS[name]
+    rows = rows[: options.problems or PROBLEMS[name]]
+    sets = evaluation_sets(options)
+    refuse_shared(rows, sets)
     return Task(
         name,
-        rows[: options.problems or PROBLEMS[name]],
+        rows,
         math_reward if name == "mixture" else number_reward,
-        evaluation_sets(options),
+        sets,
         {**common_training(options), "max_completion_length": length},
     )
 
 
 def evaluation_sets(options: argparse.Namespace) -> tuple[EvalSet, ...]:
-    """MATH-500 and GSM8K: the same problems, wording and limits whatever is trained on."""
+    """MATH and GSM8K: the same problems, wording and limits whatever is trained on."""
+    files = {"math500": options.math500, "math": options.math_test}
+    if not any(files.values()):
+        raise SystemExit("give --math500, --math-test or both")
     count = options.eval_problems or None
-    math, words = (
-        [{"prompt": row["prompt"], "answer": row["answer"]} for row in rows]
-        for rows in (mixture_rows(options.math500), rows_of(options.gsm8k_test))
-    )
-    order = np.random.default_rng(0).permutation(len(math))[:count].tolist()  # files may be sorted
-    return (
-        EvalSet("math500", [math[place] for place in order], math_reward, TOKENS["mixture"]),
-        EvalSet("gsm8k", words[:count], number_reward, TOKENS["gsm8k"]),
-    )
+    sets = []
+    for name, file in files.items():
+        if file is not None:
+            rows = asked(mixture_rows(file))
+            order = np.random.default_rng(0).permutation(len(rows))  # files may be sorted
+            chosen = [rows[place] for place in order[:count].tolist()]
+            sets.append(EvalSet(name, chosen, math_reward, TOKENS["mixture"]))
+    words = asked(rows_of(options.gsm8k_test))[:count]
+    return (*sets, EvalSet("gsm8k", words, number_reward, TOKENS["gsm8k"]))
+
+
+def refuse_shared(rows: Sequence[Row], sets: Sequence[EvalSet]) -> None:
+    """No problem that is trained on may be one of `--math-test`."""
+    trained = {normal_form(row["prompt"]) for row in rows}
+    for one in sets:
+        both = sum(normal_form(row["prompt"]) in trained for row in one.rows)
+        if both and one.name == "math":
+            fix = "write another file with methods_gpu_data.py --only-outside"
+            raise SystemExit(f"--math-test: {both} of its problems are trained on; {fix}")
+
+
+def asked(rows: Sequence[Row]) -> list[Row]:
+    """Prompt and gold answer alone."""
+    return [{"prompt": row["prompt"], "answer": row["answer"]} for row in rows]
 
 
 def mixture_rows(path: Path) -> list[Row]:

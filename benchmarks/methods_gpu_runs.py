@@ -47,6 +47,7 @@ class Plan:
     model: Path
     out: Path
     eval_every: int
+    """Steps between evaluations; 0: at the end alone (and once before training)."""
     run_tokens: int | None = None
     """A run ends with the step that has generated this many tokens."""
     max_seconds: float = math.inf
@@ -188,7 +189,8 @@ class Watch(TrainerCallback):
         self.seconds.append((step, tokens, round(stopped - self.began - self.paused, 3)))
         spent = self.plan.run_tokens is not None and tokens >= self.plan.run_tokens
         self.done = spent or state.global_step == state.max_steps
-        if self.done or step % self.plan.eval_every == 0:
+        every = self.plan.eval_every
+        if self.done or (every and step % every == 0):
             self.keep(step, answered(self.trainer, self.sets).figures)
             self.paused += time.perf_counter() - stopped
         if self.done:
@@ -232,6 +234,13 @@ def settings_of(plan: Plan, task: Task, arm: Arm) -> dict[str, Any]:
     """What must agree between runs that are compared, and with one that is skipped."""
     apart = ("per_device_train_batch_size", "generation_rows", "use_cpu")  # of speed alone
     shared = {name: value for name, value in task.training.items() if name not in apart}
+    own = arm.config(task, 0, "unused")
+    for change in arm.changes:
+        name = change.partition("=")[0].replace("-", "_")
+        if name in shared:  # what the run has, not what the others have
+            shared[name] = getattr(own, name)
+            if name == "max_steps":
+                shared[name] //= own.updates_per_generation
     return {
         **shared,
         "problems": task.digest,

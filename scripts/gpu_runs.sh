@@ -7,8 +7,12 @@
 # math500, mbpp and humaneval of JSON lines, and second.jsonl.gz of methods_gpu_data.py
 # (docs/lab/language_model.md). What is finished has OUT/NAME.done and is not run again; what needs
 # more than is left of SECONDS (1,800 unless given) is named and left for another call, with the
-# same OUT. Figures are in OUT/*.json, OUT/estimators and OUT/runs, output in OUT/NAME.log. ARMS,
-# SEEDS and STEPS choose the runs of methods_gpu.py.
+# same OUT. Figures are in OUT/*.json, OUT/estimators and OUT/runs, output in OUT/NAME.log.
+#
+# `methods` makes the runs of methods_gpu.py that the page asks for: all arms of a seed, then the
+# next seed. Six runs of about 230 s each, and 110 s before the first, are 1,500 s. It keeps them
+# one by one, so that it begins with 400 s left, starts none that would end too late, and names
+# those in its last line; called again it goes on. ARMS, SEEDS and STEPS choose others.
 set -uo pipefail
 if [ $# -lt 3 ]; then
   sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
@@ -43,10 +47,15 @@ stage() {  # NAME, SECONDS that it needs, PYTHONPATH, SCRIPT ARGUMENT ...
 step=(--model "$place/model" --data "$data/gsm8k/train.jsonl.gz" --rows 32 "${weights[@]}")
 with_vllm=$place/site-packages:$place/more/site-packages:$repository/src
 
-stage methods 300 "$ours" methods_gpu.py --model "$place/model" --mixture "$data/second.jsonl.gz" \
-  --math500 "$data/math500/test.jsonl.gz" --gsm8k-test "$data/gsm8k/test.jsonl.gz" \
-  --arms "${ARMS:-dare:rollout_budget=128:max_steps=120,grpo:rollout_budget=128:max_steps=120}" \
-  --seeds "${SEEDS:-1,2,3}" --steps "${STEPS:-60}" \
+if [ ! -e "$out/math_outside.jsonl.gz" ]; then
+  PYTHONPATH=$ours "$python" "$repository/benchmarks/methods_gpu_data.py" \
+    --sources "$data/math/test.jsonl.gz" --only-outside "$data/second.jsonl.gz" \
+    --out "$out/math_outside.jsonl.gz" >"$out/math_outside.log" 2>&1 || failed=1
+fi
+stage methods 400 "$ours" methods_gpu.py --model "$place/model" --mixture "$data/second.jsonl.gz" \
+  --math-test "$out/math_outside.jsonl.gz" --gsm8k-test "$data/gsm8k/test.jsonl.gz" \
+  --arms "${ARMS:-grpo:learning_rate=2.8e-6,dare:learning_rate=2.8e-6:advantage.thin_below=0.6:max_steps=35}" \
+  --seeds "${SEEDS:-4,5,6}" --steps "${STEPS:-40}" --eval-every 0 \
   --temperature 0.6 --top-p 0.95 --eval-problems 0 --out "$out/runs" \
   --max-seconds "$((limit - SECONDS > 30 ? limit - SECONDS - 30 : 1))"
 stage engines 300 "$with_vllm" engines_gpu.py "${step[@]}" --out "$out/engines_gpu.json" \

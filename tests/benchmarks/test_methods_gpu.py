@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from methods_gpu_arms import Arm, Task
 from methods_gpu_data import read_lines
 from methods_gpu_eval import EvalSet
-from methods_gpu_runs import Plan, run_all
+from methods_gpu_runs import Plan, run_all, settings_of
 
 import tiny
 from dare import DareTrainer
@@ -168,6 +169,52 @@ def test_arms_are_presets_solutions_and_changes() -> None:
         Arm.of("dare:fresh_share=1.0:selection.kapa=8").config(task, 0, "unused")
     with pytest.raises(SystemExit, match="setting=value"):
         Arm.of("dare:tiers")
+
+
+def test_the_arms_of_the_next_runs_mean_what_they_say(model: Path) -> None:
+    script = Path(methods_gpu.__file__).parents[1] / "scripts" / "gpu_runs.sh"
+    found = re.search(r"\$\{ARMS:-(.*?)\}", script.read_text("utf-8"))
+    assert found is not None
+    grpo, dare = (Arm.of(text) for text in found[1].split(","))
+    task = lottery_task(max_steps=40, learning_rate=2e-6)
+    made = {arm.preset: arm.config(task, 4, "unused") for arm in (grpo, dare)}
+    assert {name: one.learning_rate for name, one in made.items()} == {
+        "grpo": 2.8e-6,
+        "dare": 2.8e-6,
+    }
+    assert {name: one.max_steps for name, one in made.items()} == {"grpo": 40, "dare": 35}
+    assert made["dare"].curriculum_config().advantage.thin_below == 0.6
+    assert made["grpo"].curriculum_config().advantage.thin_below == 0.0
+    told = settings_of(Plan(model, Path("unused"), 0), task, dare)
+    assert (told["learning_rate"], told["max_steps"]) == (2.8e-6, 35)
+
+
+def test_an_evaluation_at_the_end_alone_is_one_beside_the_start(
+    model: Path, tmp_path: Path
+) -> None:
+    plan, task = Plan(model, tmp_path, eval_every=0), lottery_task(max_steps=3)
+    short = Arm.of("grpo:max_steps=2")
+    run_all(plan, task, [Arm.of("grpo"), short], [1], warm=False)
+    for arm, steps in (("grpo", 3), (short.name, 2)):
+        points = read_lines(tmp_path / "lottery" / arm / "seed-1" / "eval.jsonl")
+        assert [point["step"] for point in points] == [0, steps]
+
+
+def test_problems_of_math_that_are_not_trained_on_are_a_set_of_their_own(tmp_path: Path) -> None:
+    math = [{"problem": f"{n}+1=", "answer": str(n + 1)} for n in range(24)]
+    given = [
+        *("--model", "none", "--out", "none", "--problems", "10", "--eval-problems", "0"),
+        *("--mixture", write(tmp_path / "mixture.jsonl", math)),
+        *("--gsm8k-test", write(tmp_path / "test.jsonl", [{"question": "1", "answer": "#### 1"}])),
+    ]
+    with pytest.raises(SystemExit, match="--math500, --math-test or both"):
+        methods_gpu.task_of(methods_gpu.parsed(given))
+    outside = write(tmp_path / "outside.jsonl", math[10:])
+    task = methods_gpu.task_of(methods_gpu.parsed([*given, "--math-test", outside]))
+    assert {one.name: len(one.rows) for one in task.sets} == {"math": 14, "gsm8k": 1}
+    inside = write(tmp_path / "inside.jsonl", math[8:])
+    with pytest.raises(SystemExit, match="2 of its problems are trained on"):
+        methods_gpu.task_of(methods_gpu.parsed([*given, "--math-test", inside]))
 
 
 def test_steps_are_generations_however_many_updates_they_have(model: Path, tmp_path: Path) -> None:
