@@ -9,12 +9,12 @@ their 95 % intervals are Student's t and take seeds *and* problems as samples, b
 over seeds alone. `reach` is how many times fewer tokens or seconds an arm needs for the accuracy
 that GRPO ends with.
 
-`at_the_ends` needs no interpolation: the last evaluations of two arms, where one of them used no
-more tokens and no more seconds than the other, in the mean of the seeds that both have. If that
-one is ahead, it is ahead at equal cost, of either kind. Where neither is the cheaper in both, the
-arms cannot be compared so, and it says that. Where runs are evaluated at the end alone, this is
-what to read: between two points nothing is known. Prints the table as Markdown; the last line is
-the figures as JSON.
+`at_the_ends` needs no interpolation: the last evaluations of two arms, and which of them, if any,
+used no more tokens and no more seconds than the other, in the mean of the seeds that both have. If
+that one is ahead, it is ahead at equal cost, of either kind. Where neither is the cheaper in both,
+the difference is one of unequal cost, and the table says so. Where runs are evaluated at the end
+alone, this is what to read: between two points nothing is known. Prints the table as Markdown; the
+last line is the figures as JSON.
 """
 
 from __future__ import annotations
@@ -268,20 +268,16 @@ def at_the_ends(arm: str, against: str, runs: Runs, sets: Sequence[str]) -> dict
         cheaper = arm
     elif all(own >= other for own, other in cost.values()):
         cheaper = against
-    made: dict[str, Any] = {
+    return {
         "cheaper": cheaper,
         "cost": {axis: round(own / other, 4) for axis, (own, other) in cost.items()},
-    }
-    if cheaper is not None:
-        made["difference"] = {
+        "difference": {
             name: interval(
-                np.array(
-                    [ours[seed].right[name][-1] - theirs[seed].right[name][-1] for seed in seeds]
-                )
+                np.array([ours[one].right[name][-1] - theirs[one].right[name][-1] for one in seeds])
             )
             for name in sets
-        }
-    return made
+        },
+    }
 
 
 def reach(runs: Runs, arm: str, against: str, name: str, axis: str) -> dict[str, float | None]:
@@ -344,9 +340,8 @@ def _ends(found: dict[str, Any] | None, name: str) -> str:
     if found is None:
         return "-"
     cost = " and ".join(f"{ratio:.2f} x the {axis}" for axis, ratio in found["cost"].items())
-    if found["cheaper"] is None:
-        return f"not comparable: {cost}"
-    return f"{_signed(found['difference'][name])} for {cost}"
+    unequal = " (unequal)" if found["cheaper"] is None else ""
+    return f"{_signed(found['difference'][name])} for {cost}{unequal}"
 
 
 def _times(found: dict[str, float | None]) -> str:
