@@ -152,12 +152,19 @@ def forgetting() -> str:
 
 @table
 def thinning() -> str:
-    """Rollouts trained on and noise of the gradient by `advantage.thin_below`."""
-    rows = [
-        [name, f"{one['trained_on']:.2f}", f"{one['noise']:.2f}"]
-        for name, one in results("thinning")["table"].items()
+    """What is trained on, and what is learnt for it, by `advantage.thin_below`."""
+    found = results("thinning")
+
+    def worth(one: dict[str, float]) -> list[str]:
+        return [f"{one['per_second']:.2f}", f"{one['per_m_tokens']:.0f}"]
+
+    rows: list[list[object]] = [
+        [name, f"{one['trained_on']:.2f}", f"{one['variance']:.2f}", *worth(one)]
+        for name, one in found["table"].items()
     ]
-    return markdown(["`thin_below`", "share trained on", "noise"], rows)
+    rows.append(["`grpo`, not thinned", None, None, *worth(found["grpo"])])
+    heads = ["`thin_below`", "share trained on", "variance of the gradient"]
+    return markdown([*heads, "mixed groups over it, a second", "a million tokens"], rows)
 
 
 @table

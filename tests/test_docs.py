@@ -77,6 +77,16 @@ def test_a_changed_figure_makes_a_page_stale_and_the_script_writes_it(tmp_path, 
     assert pages.main(["--check"]) == 0
 
 
+def test_tables_have_the_lines_that_their_pages_speak_of(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    import pages
+
+    assert "| best constant in hindsight | 0." in pages.TABLES["estimators-pocket"]()
+    thinning = pages.TABLES["thinning"]()
+    assert "variance of the gradient" in thinning
+    assert "| `grpo`, not thinned | - | - | " in thinning
+
+
 def test_a_block_of_an_unknown_name_is_refused(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     import pages
