@@ -168,6 +168,23 @@ def thinning() -> str:
 
 
 @table
+def power_of_runs() -> str:
+    """What so many seeds and problems can show; simulated."""
+    sizes = results("methods_gpu_power")["sizes"]
+    gains = list(sizes[0]["seen"])
+    rows = [
+        [
+            f"{one['seeds']} seeds x {one['problems']:,} problems",
+            f"{one['half_width']:.3f}",
+            *(f"{one['seen'][gain]:.0%}" for gain in gains),
+        ]
+        for one in sizes
+    ]
+    heads = (f"a gain of {float(gain):.3f} is seen" for gain in gains)
+    return markdown(["runs of each arm", "half-width of the interval", *heads], rows)
+
+
+@table
 def draws() -> str:
     """Which draw finds groups that teach, while the policy stands still."""
     columns = {"mixed": ".2f", "tokens_a_mixed_group": ",.0f", "problems": ",.0f"}
