@@ -91,7 +91,8 @@ class RunSettings(TrainingArguments):
     model_init_kwargs: dict[str, Any] | None = _told(
         None,
         "Given to from_pretrained where the model is a name. `dtype` is float32 unless "
-        "set; with adapters (PEFT) on a GPU it is bfloat16, as the frozen weights never change.",
+        "set; with adapters (PEFT) on a GPU it is bfloat16, as the frozen weights never change. "
+        "float16 is for frozen weights alone.",
     )
     trust_remote_code: bool = _told(False, "Run Python code that comes with a model of that name.")
     disable_dropout: bool = _told(False, "Set every dropout of the model to 0.")

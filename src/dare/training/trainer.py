@@ -31,7 +31,14 @@ from dare.curriculum.landscape import landscape_record
 from dare.curriculum.plan import StepPlan
 from dare.errors import InvalidInput, require
 from dare.policy.generate import Generator, GeneratorFailed
-from dare.policy.model import context_of, load, peak_memory_mb, without_dropout
+from dare.policy.model import (
+    check_device,
+    check_trained,
+    context_of,
+    load,
+    peak_memory_mb,
+    without_dropout,
+)
 from dare.policy.policy import Policy
 from dare.rewards.calling import Rewards
 from dare.rewards.model import reward_functions
@@ -113,9 +120,13 @@ class DareTrainer(WholeCheckpoints):
         estimator_class(self.settings)  # a name that is none is told of before a model is loaded
         options = args.model_options(adapters=peft_config is not None)
         fix = "is for a model that is loaded by its name (pocket is not); leave it out"
-        named = isinstance(model, (str, Path)) or not args.model_init_kwargs
-        require(named, "model_init_kwargs", args.model_init_kwargs, fix)
+        named = isinstance(model, (str, Path))
+        fits = named or not args.model_init_kwargs
+        require(fits, "model_init_kwargs", args.model_init_kwargs, fix)
         model, processing_class = load(model, processing_class, peft_config, args.seed, **options)
+        field = "model_init_kwargs.dtype" if named else "model"
+        check_device(model, args.device, field)  # of `auto`, and of a model that was given ready
+        check_trained(model, field)
         give_options(processing_class, args.chat_template_kwargs)
         if args.disable_dropout:
             without_dropout(model)
