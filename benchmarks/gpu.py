@@ -115,11 +115,13 @@ def derived(found: dict[str, Any]) -> dict[str, Any]:
             decode["rows"]["256"]["tok_s"] / decode["generate"]["tok_s"], 1
         )
     if decode and vllm:
-        made["decode_vs_vllm"] = {
+        beside = {
             rows: round(decode["rows"][rows]["tok_s"] / one, 2)
             for rows, one in vllm["tok_s"].items()
             if rows in decode["rows"]
         }
+        made["decode_vs_vllm"] = min(beside.values())
+        made["decode_vs_vllm_by_rows"] = beside
     grpo, dare, trl = found.get("grpo"), found.get("dare"), fastest_trl(found)
     if grpo:
         for name in ("train_tok_s", "train_response_tok_s", "train_mfu", "peak_gb", "plan_error"):
