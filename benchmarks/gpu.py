@@ -59,9 +59,13 @@ def main() -> None:
     options = parser.parse_args()
     if options.part:
         run = trl_steps if options.part in TRL else globals()[f"part_{options.part}"]
-        print(json.dumps(run(options)))
+        import torch
+
+        made = run(options)
+        device = torch.cuda.get_device_name()
+        print(json.dumps({**made, "stamp": stamp(options.weights, device)}))
         return
-    figures, failed = begun(options), list[str]()
+    figures, failed = begun(options.out), list[str]()
     for name in options.parts.split(","):
         began = time.perf_counter()
         command = [sys.executable, __file__, *sys.argv[1:], "--part", name]
@@ -80,12 +84,21 @@ def main() -> None:
         raise SystemExit(1)
 
 
-def begun(options: argparse.Namespace) -> dict[str, Any]:
-    """What --out holds of earlier calls, of which weights and versions."""
-    found = json.loads(options.out.read_text(encoding="utf-8") if options.out.is_file() else "{}")
-    there = {name: one for name in VERSIONS if (one := version_of(name)) is not None}
-    versions = {**found.get("versions", {}), **there}
-    return {**found, "weights": options.weights, "versions": versions}
+def begun(out: Path) -> dict[str, Any]:
+    """What --out holds of earlier calls, as they left it. `weights` and `versions` at its top are
+    of parts from before each had a stamp."""
+    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8") if out.is_file() else "{}")
+    return found
+
+
+def stamp(weights: str, device: str) -> dict[str, Any]:
+    """Of what, with what, where and when a part was measured."""
+    return {
+        "weights": weights,
+        "versions": {name: one for name in VERSIONS if (one := version_of(name)) is not None},
+        "device": device,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
 
 
 def version_of(name: str) -> str | None:
@@ -120,7 +133,8 @@ def derived(found: dict[str, Any]) -> dict[str, Any]:
             for rows, one in vllm["tok_s"].items()
             if rows in decode["rows"]
         }
-        made["decode_vs_vllm"] = min(beside.values())
+        if beside:
+            made["decode_vs_vllm"] = min(beside.values())
         made["decode_vs_vllm_by_rows"] = beside
     grpo, dare, trl = found.get("grpo"), found.get("dare"), fastest_trl(found)
     if grpo:

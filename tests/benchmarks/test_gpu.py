@@ -32,6 +32,21 @@ def test_the_recorded_figures_follow_from_the_recorded_parts() -> None:
     assert gpu.derived(RECORDED) == RECORDED["figures"]
 
 
+def test_a_later_call_leaves_the_parts_it_does_not_measure_as_they_were(tmp_path: Path) -> None:
+    """Other weights and versions of today are no news of what was measured before."""
+    out = tmp_path / "gpu.json"
+    assert gpu.begun(out) == {}
+    gpu.keep(out, RECORDED)
+    assert gpu.begun(out) == RECORDED
+
+
+def test_a_part_says_with_what_it_was_measured() -> None:
+    found = gpu.stamp("random", "a card")
+    assert (found["weights"], found["device"]) == ("random", "a card")
+    assert found["versions"]["torch"] == gpu.version_of("torch")
+    assert found["time"].endswith("Z")
+
+
 @pytest.mark.parametrize("name", [*AT_LEAST, *AT_MOST])
 def test_a_recorded_figure_is_a_number_within_its_limit(name: str) -> None:
     figure = RECORDED["figures"][name]
