@@ -138,8 +138,8 @@ def derived(found: dict[str, Any]) -> dict[str, Any]:
         made["decode_vs_vllm_by_rows"] = beside
     grpo, dare, trl = found.get("grpo"), found.get("dare"), fastest_trl(found)
     if grpo:
-        for name in ("train_tok_s", "train_response_tok_s", "train_mfu", "peak_gb", "plan_error"):
-            made[name] = grpo[name]
+        made |= trained(grpo)
+        made |= {name: grpo[name] for name in ("peak_gb", "plan_error")}
     if grpo and dare:
         made["dare_step_vs_grpo_step"] = round(dare["step_s"] / grpo["step_s"], 3)
         made["dare_vs_grpo_per_trained_token"] = round(
@@ -154,6 +154,18 @@ def derived(found: dict[str, Any]) -> dict[str, Any]:
     if "drift" in found:
         made["zero_drift_ess_share"] = found["drift"]["ess_share"]
     return made
+
+
+def trained(part: dict[str, Any]) -> dict[str, Any]:
+    """Rates of training with the optimiser's seconds in them: those of the phase `update` too,
+    which also has what no other phase measures. Earlier parts have no such phase."""
+    train = float(part["seconds"]["train"])
+    share = train / (train + float(part["seconds"].get("update", 0.0)))
+    return {
+        "train_tok_s": round(part["train_tok_s"] * share),
+        "train_response_tok_s": round(part["train_response_tok_s"] * share),
+        "train_mfu": round(part["train_mfu"] * share, 3),
+    }
 
 
 def fastest_trl(found: dict[str, Any]) -> dict[str, Any] | None:
@@ -313,7 +325,10 @@ def part_dare(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def steps(options: argparse.Namespace, preset: str) -> dict[str, Any]:
-    """Seconds by phase, tokens and memory of a step: means after the first three."""
+    """Seconds by phase, tokens and memory of a step: means after the first three.
+
+    `train_*` count the seconds of `train`; `derived` adds the optimiser's.
+    """
     import torch
     from estimators_gpu import number_reward, rows_of
 

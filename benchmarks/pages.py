@@ -364,11 +364,12 @@ def gpu() -> str:
     least = min(trl, key=lambda one: float(one["peak_gb"]))
     memory = f"TRL with {TRL_MODES[least['mode']]} {least['peak_gb']:.1f}; "
     memory += f"`dare plan` said {grpo['plan_gb']:.1f}"
+    mfu = found["figures"]["train_mfu"]
     rows += [
         ["a step of `grpo`, s", f"{grpo['step_s']:.1f}", seconds],
         ["a step of `dare`, s", f"{dare['step_s']:.1f}", None],
         ["peak memory of `grpo`, GB", f"{grpo['peak_gb']:.1f}", memory],
-        ["share of the card's peak in training (MFU)", f"{grpo['train_mfu']:.0%}", None],
+        ["share of the card's peak in training and optimiser (MFU)", f"{mfu:.0%}", None],
         ["the curriculum's share of a step of `dare`", f"{dare['own_share']:.1%}", None],
     ]
     return markdown(["what", "measured", "beside"], rows)

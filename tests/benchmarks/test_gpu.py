@@ -32,6 +32,13 @@ def test_the_recorded_figures_follow_from_the_recorded_parts() -> None:
     assert gpu.derived(RECORDED) == RECORDED["figures"]
 
 
+def test_rates_of_training_count_the_optimisers_seconds() -> None:
+    part = {"train_tok_s": 400, "train_response_tok_s": 200, "train_mfu": 0.4}
+    found = gpu.trained({**part, "seconds": {"train": 3.0, "update": 1.0, "generate": 5.0}})
+    assert found == {"train_tok_s": 300, "train_response_tok_s": 150, "train_mfu": 0.3}
+    assert gpu.trained({**part, "seconds": {"train": 3.0}}) == part  # recorded before `update` was
+
+
 def test_a_later_call_leaves_the_parts_it_does_not_measure_as_they_were(tmp_path: Path) -> None:
     """Other weights and versions of today are no news of what was measured before."""
     out = tmp_path / "gpu.json"

@@ -382,8 +382,8 @@ class DareTrainer(WholeCheckpoints):
             return torch.zeros((), device=self.accelerator.device)
         with self._phases.measure("train"):
             loss = super().training_step(model, batch, num_items_in_batch)
+            objective.loss += float(loss)  # waits for the device: the backward pass is over here
         batch |= objective.known  # from now on, where the rows are read again
-        objective.loss += float(loss)
         return loss
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
