@@ -390,6 +390,7 @@ def steps(options: argparse.Namespace, preset: str) -> dict[str, Any]:
     own = sum(seconds.get(name, 0.0) for name in ("plan", "refresh", "score"))
     return {
         "step_s": round(step, 3),
+        "first_step_s": round(float(sum(lines[0]["seconds"].values())), 3),  # kernels are compiled
         "seconds": {name: round(value, 4) for name, value in seconds.items()},
         "own_share": round(own / step, 4),
         "tokens_generated": round(generated / len(kept)),
