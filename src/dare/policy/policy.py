@@ -157,7 +157,7 @@ class Policy:
     ) -> NDArray[np.float64]:
         """Mean token entropy of each response."""
         with self.reading() as module:
-            return mean_entropy(module, prompts, responses, temperature, pad_id=self.pad_id)
+            return mean_entropy(module, prompts, responses, temperature, **self._passes)
 
     # ---- the update ----
 
