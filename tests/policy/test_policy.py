@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 
 import tiny
 from dare import DareConfig, InvalidInput
-from dare.policy import policy as policies
 from dare.policy.generate import Generated, GenerationRequest
 from dare.policy.model import check_device, check_dtype, load
 from dare.policy.policy import Policy
@@ -19,12 +17,6 @@ from dare_decoder import Sampling
 
 PROMPTS = [tiny.encode("1+2="), tiny.encode("3+4+5=")]
 RESPONSES = [np.array([5, 6, 1]), np.array([7, 8, 9, 1])]
-READINGS: dict[str, Callable[[Policy], Any]] = {
-    "score": lambda policy: policy.score(PROMPTS, RESPONSES, Sampling(1.0)).total,
-    "embed_prompts": lambda policy: policy.embed(PROMPTS),
-    "prompt_states": lambda policy: policy.states(PROMPTS),
-    "mean_entropy": lambda policy: policy.entropy(PROMPTS, RESPONSES, 1.0),
-}
 
 
 class Echo:
@@ -63,23 +55,6 @@ def test_nothing_but_an_update_leaves_a_trace_on_the_model() -> None:
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(value.grad is None for value in model.parameters())
     assert {value.dtype for value in model.parameters()} == {torch.float32}
-
-
-@pytest.mark.parametrize("name", ["score", "embed_prompts", "prompt_states", "mean_entropy"])
-def test_every_reading_takes_batch_tokens_at_a_time(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = Policy(tiny.policy(), tiny.tokenizer(), batch_tokens=777)
-    limits: list[int] = []
-    real = getattr(policies, name)
-
-    def told(*given: Any, max_batch_tokens: int = 0, **rest: Any) -> Any:
-        limits.append(max_batch_tokens)
-        return real(*given, max_batch_tokens=max_batch_tokens, **rest)
-
-    monkeypatch.setattr(policies, name, told)
-    READINGS[name](policy)
-    assert limits == [777]
 
 
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])

@@ -307,7 +307,12 @@ class DareTrainer(WholeCheckpoints):
         with ExitStack() as held:
             with in_company(processes, self.kept):
                 found = self.agreed(wanted, held)
-                self._start(found)
+                phases = Phases()
+                try:
+                    with phases.measure("start-up"):  # prompts are embedded, or read
+                        self._start(found)
+                except torch.OutOfMemoryError as error:
+                    raise phases.out_of_memory(error, self.args, self.kept()) from error
             on_start = self.args.eval_on_start
             self._stop = StopWhenAsked()
             # A launcher ends the rest at once where one is lost: told while signals are ours.
