@@ -244,6 +244,49 @@ def test_a_model_that_does_not_fit_is_sampled_by_its_own_pass(model, why, caplog
     assert same(first, sample(other, Sampling(1.0), paged=False))
 
 
+def missing(device: torch.device) -> None:
+    raise ModuleNotFoundError("No module named 'triton'")
+
+
+def without_compiler(device: torch.device) -> None:
+    """As Triton says it, which is nothing of a kind of its own."""
+    raised = compile(
+        "def build():\n    raise RuntimeError('Failed to find C compiler')", "", "exec"
+    )
+    inside = {"__name__": "triton.runtime.build"}
+    exec(raised, inside)
+    inside["build"]()  # type: ignore[operator]
+
+
+def of_somebody_else(device: torch.device) -> None:
+    raise RuntimeError("another thing")
+
+
+@pytest.mark.parametrize(
+    ("fails", "why"), [(missing, "No module named"), (without_compiler, "find C compiler")]
+)
+def test_where_triton_cannot_be_used_the_models_own_pass_samples(
+    fails, why, caplog, monkeypatch
+) -> None:
+    model = build("taught")
+    monkeypatch.setattr("dare_decoder.paged.step.operations", fails)
+    generator = TransformersGenerator(lambda: model, pad_id=0, end_ids=[1], paged=True)
+    with caplog.at_level(logging.WARNING):
+        made = generator.generate(request(), Sampling(1.0))
+    said = [record.getMessage() for record in caplog.records if "slower" in record.getMessage()]
+    assert len(said) == 1
+    assert "C compiler" in said[0]
+    assert why in said[0]
+    assert same(made, sample(model, Sampling(1.0), paged=False))
+
+
+def test_an_error_that_is_not_tritons_is_not_hidden(monkeypatch) -> None:
+    monkeypatch.setattr("dare_decoder.paged.step.operations", of_somebody_else)
+    generator = TransformersGenerator(lambda: build("taught"), pad_id=0, end_ids=[1], paged=True)
+    with pytest.raises(RuntimeError, match="another thing"):
+        generator.generate(request(), Sampling(1.0))
+
+
 @pytest.mark.parametrize(
     "adapters",
     [
