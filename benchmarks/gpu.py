@@ -430,14 +430,16 @@ def trl_steps(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def part_drift(options: argparse.Namespace) -> dict[str, Any]:
-    """Rollouts of up to 400 tokens: log-probs of the update's pass against a later scoring pass."""
-    import torch
+    """Rollouts of up to 400 tokens: log-probs of the update's pass against a later scoring pass.
+
+    Of groups that teach nothing a scoring pass gave both: they are counted and left out.
+    """
     from estimators_gpu import number_reward, rows_of
 
     from dare import DareConfig, DareTrainer
-    from dare.curriculum.estimators import effective_sample_size, weights
 
     rows = rows_of(options.data)[:64]
+    ahead, callback = scored_ahead()
     trainer = DareTrainer(
         options.model,
         number_reward,
@@ -456,23 +458,52 @@ def part_drift(options: argparse.Namespace) -> dict[str, Any]:
             curriculum={"prompts_per_step": 0, "tiers": False, "estimator.refresh_share": "all"},
         ),
         rows,
+        callbacks=[callback],
     )
+    callback.trainer = trainer
     trainer.train()
-    assert trainer.curriculum is not None
-    buffer = trainer.curriculum.buffer
+    return drift(trainer.curriculum, ahead)
+
+
+def scored_ahead() -> tuple[set[int], Any]:
+    """Rollouts whose log-probs a scoring pass gave before the update, and the callback that finds
+    them: what is known when the optimiser has stepped, but before the update's pass is told of."""
+    from transformers import TrainerCallback
+
+    found: set[int] = set()
+
+    class Look(TrainerCallback):
+        trainer: Any = None
+
+        def on_optimizer_step(self, *given: Any, **named: Any) -> None:
+            curriculum = self.trainer.curriculum
+            buffer = curriculum.buffer
+            new = buffer["step"] == curriculum.step - 1
+            found.update(buffer["uid"][new & buffer.has_behaviour].tolist())
+
+    return found, Look()
+
+
+def drift(curriculum: Any, ahead: set[int]) -> dict[str, Any]:
+    """Ratios of rollouts that both the update's pass and a later scoring pass have read."""
+    from dare.curriculum.estimators import effective_sample_size, weights
+
+    buffer = curriculum.buffer
     there = np.flatnonzero(np.isfinite(buffer["behaviour"]) & np.isfinite(buffer["current"]))
     there = there[buffer["scored_step"][there] > buffer["step"][there]]
+    before = np.isin(buffer["uid"][there], sorted(ahead))
+    there = there[~before]
     ratio = buffer.log_ratio[there]
     prompts, index = np.unique(buffer["prompt"][there], return_inverse=True)
     ess = effective_sample_size(weights(ratio, 4.0), index, len(prompts))
     return {
         "rollouts": len(there),
+        "scored_ahead": int(before.sum()),
         "mean_length": float(buffer["length"][there].mean()),
         "ess_share": round(float((ess / np.bincount(index)).mean()), 4),
         "least_ess_share": round(float((ess / np.bincount(index)).min()), 4),
         "log_ratio_sd": round(float(ratio.std()), 5),
         "worst_log_ratio": round(float(np.abs(ratio).max()), 5),
-        "device": torch.cuda.get_device_name(),
     }
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import gpu
 import pytest
+
+import tiny
+from dare.training.update import OwnPass
 
 RECORDED = json.loads(
     (Path(__file__).parents[2] / "docs" / "results" / "gpu.json").read_text("utf-8")
@@ -59,3 +63,37 @@ def test_a_recorded_figure_is_a_number_within_its_limit(name: str) -> None:
     figure = RECORDED["figures"][name]
     assert isinstance(figure, (int, float))
     assert AT_LEAST.get(name, figure) <= figure <= AT_MOST.get(name, figure)
+
+
+def test_the_drift_is_of_rollouts_that_the_updates_pass_has_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_update: set[int] = set()
+    real = OwnPass.deliver
+
+    def deliver(self: OwnPass, curriculum: Any, step: int, everyone: Any) -> None:
+        rows = everyone[0]["row"]
+        by_update.update(self._batch.uid_R[rows[self._behaviour[rows]]].tolist())
+        real(self, curriculum, step, everyone)
+
+    monkeypatch.setattr(OwnPass, "deliver", deliver)
+    ahead, callback = gpu.scored_ahead()
+    trainer = tiny.trainer(
+        tmp_path,
+        max_steps=2,
+        learning_rate=0.0,
+        preset="paper",
+        curriculum={"prompts_per_step": 0, "tiers": False, "estimator.refresh_share": "all"},
+        callbacks=[callback],
+    )
+    callback.trainer = trainer
+    trainer.train()
+    buffer = trainer.curriculum.buffer
+    known = set(buffer["uid"][buffer.has_behaviour].tolist())
+    assert ahead
+    assert by_update
+    assert known - ahead == known & by_update
+    found = gpu.drift(trainer.curriculum, ahead)
+    assert found["rollouts"] > 0
+    assert found["scored_ahead"] > 0
+    assert found["worst_log_ratio"] < 1e-4
