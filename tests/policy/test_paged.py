@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from dare.policy.generate import GenerationRequest, TransformersGenerator
 from dare_decoder import Decoder, Request, Sampling
 from dare_decoder.paged import engine
 from dare_decoder.paged.pages import PagePool, SharedPrompts, pages_for
+from dare_decoder.paged.weights import read_weights
 from dare_errors import InvalidInput
 
 PROMPTS = [tiny.encode("+".join(str(d) for d in range(n + 1)) + "=") for n in range(6)]
@@ -315,6 +317,20 @@ def test_prompts_are_read_about_once_where_pages_are_few(monkeypatch) -> None:
     asked = request(np.arange(6).repeat(3), np.full(18, 20))
     sample(model, Sampling(1.0, 1.0), asked=asked, end=(), page=4)
     assert len(read) <= 18
+
+
+def test_pages_of_prompts_that_wait_are_given_back_before_there_is_no_room() -> None:
+    model = build("taught").requires_grad_(False)
+    tight = engine.Engine(
+        model, read_weights(model, torch.float32), request([4, 5], [8, 8]), [], Sampling(1.0),
+        rows=1, pages=10, page=4, autocast=nullcontext, progress=None,
+    )  # fmt: skip
+    for prompt in (4, 5):  # of both, rollouts are to come and none runs
+        tight._shared.hold(prompt)
+    tokens, length, _ = tight.run()
+    assert length.tolist() == [8, 8]
+    whole = sample(model, Sampling(1.0), asked=request([4, 5], [8, 8]), end=())
+    assert all(np.array_equal(a, b) for a, b in zip(tokens.numpy(), whole.tokens, strict=True))
 
 
 def test_out_of_memory_halves_the_rows(monkeypatch, caplog) -> None:
