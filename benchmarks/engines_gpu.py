@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu import begun, keep, trl_steps
+from gpu import begun, keep, stamp, trl_steps
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -59,15 +59,16 @@ def main() -> None:
     if options.part:
         train(options)
         return
-    figures, failed = begun(options), list[str]()
+    figures, failed = begun(options.out), list[str]()
     for name in options.parts.split(","):
         began = time.perf_counter()
         try:
-            figures[name] = part(options, name)
+            made = part(options, name)
         except (OSError, RuntimeError, SystemExit) as error:
             print(f"{name}: {error}", flush=True)
             failed.append(name)
             continue
+        figures[name] = {**made, "stamp": stamp(options.weights, str(made["device"]))}
         print(
             f"{name}: {time.perf_counter() - began:.0f} s {json.dumps(figures[name])}", flush=True
         )

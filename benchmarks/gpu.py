@@ -59,9 +59,13 @@ def main() -> None:
     options = parser.parse_args()
     if options.part:
         run = trl_steps if options.part in TRL else globals()[f"part_{options.part}"]
-        print(json.dumps(run(options)))
+        import torch
+
+        made = run(options)
+        device = torch.cuda.get_device_name()
+        print(json.dumps({**made, "stamp": stamp(options.weights, device)}))
         return
-    figures, failed = begun(options), list[str]()
+    figures, failed = begun(options.out), list[str]()
     for name in options.parts.split(","):
         began = time.perf_counter()
         command = [sys.executable, __file__, *sys.argv[1:], "--part", name]
@@ -80,12 +84,21 @@ def main() -> None:
         raise SystemExit(1)
 
 
-def begun(options: argparse.Namespace) -> dict[str, Any]:
-    """What --out holds of earlier calls, of which weights and versions."""
-    found = json.loads(options.out.read_text(encoding="utf-8") if options.out.is_file() else "{}")
-    there = {name: one for name in VERSIONS if (one := version_of(name)) is not None}
-    versions = {**found.get("versions", {}), **there}
-    return {**found, "weights": options.weights, "versions": versions}
+def begun(out: Path) -> dict[str, Any]:
+    """What --out holds of earlier calls, as they left it. `weights` and `versions` at its top are
+    of parts from before each had a stamp."""
+    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8") if out.is_file() else "{}")
+    return found
+
+
+def stamp(weights: str, device: str) -> dict[str, Any]:
+    """Of what, with what, where and when a part was measured."""
+    return {
+        "weights": weights,
+        "versions": {name: one for name in VERSIONS if (one := version_of(name)) is not None},
+        "device": device,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
 
 
 def version_of(name: str) -> str | None:
@@ -115,15 +128,18 @@ def derived(found: dict[str, Any]) -> dict[str, Any]:
             decode["rows"]["256"]["tok_s"] / decode["generate"]["tok_s"], 1
         )
     if decode and vllm:
-        made["decode_vs_vllm"] = {
+        beside = {
             rows: round(decode["rows"][rows]["tok_s"] / one, 2)
             for rows, one in vllm["tok_s"].items()
             if rows in decode["rows"]
         }
+        if beside:
+            made["decode_vs_vllm"] = min(beside.values())
+        made["decode_vs_vllm_by_rows"] = beside
     grpo, dare, trl = found.get("grpo"), found.get("dare"), fastest_trl(found)
     if grpo:
-        for name in ("train_tok_s", "train_response_tok_s", "train_mfu", "peak_gb", "plan_error"):
-            made[name] = grpo[name]
+        made |= trained(grpo)
+        made |= {name: grpo[name] for name in ("peak_gb", "plan_error")}
     if grpo and dare:
         made["dare_step_vs_grpo_step"] = round(dare["step_s"] / grpo["step_s"], 3)
         made["dare_vs_grpo_per_trained_token"] = round(
@@ -138,6 +154,18 @@ def derived(found: dict[str, Any]) -> dict[str, Any]:
     if "drift" in found:
         made["zero_drift_ess_share"] = found["drift"]["ess_share"]
     return made
+
+
+def trained(part: dict[str, Any]) -> dict[str, Any]:
+    """Rates of training with the optimiser's seconds in them: those of the phase `update` too,
+    which also has what no other phase measures. Earlier parts have no such phase."""
+    train = float(part["seconds"]["train"])
+    share = train / (train + float(part["seconds"].get("update", 0.0)))
+    return {
+        "train_tok_s": round(part["train_tok_s"] * share),
+        "train_response_tok_s": round(part["train_response_tok_s"] * share),
+        "train_mfu": round(part["train_mfu"] * share, 3),
+    }
 
 
 def fastest_trl(found: dict[str, Any]) -> dict[str, Any] | None:
@@ -297,7 +325,10 @@ def part_dare(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def steps(options: argparse.Namespace, preset: str) -> dict[str, Any]:
-    """Seconds by phase, tokens and memory of a step: means after the first three."""
+    """Seconds by phase, tokens and memory of a step: means after the first three.
+
+    `train_*` count the seconds of `train`; `derived` adds the optimiser's.
+    """
     import torch
     from estimators_gpu import number_reward, rows_of
 
@@ -359,6 +390,7 @@ def steps(options: argparse.Namespace, preset: str) -> dict[str, Any]:
     own = sum(seconds.get(name, 0.0) for name in ("plan", "refresh", "score"))
     return {
         "step_s": round(step, 3),
+        "first_step_s": round(float(sum(lines[0]["seconds"].values())), 3),  # kernels are compiled
         "seconds": {name: round(value, 4) for name, value in seconds.items()},
         "own_share": round(own / step, 4),
         "tokens_generated": round(generated / len(kept)),
@@ -398,14 +430,16 @@ def trl_steps(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def part_drift(options: argparse.Namespace) -> dict[str, Any]:
-    """Rollouts of up to 400 tokens: log-probs of the update's pass against a later scoring pass."""
-    import torch
+    """Rollouts of up to 400 tokens: log-probs of the update's pass against a later scoring pass.
+
+    Of groups that teach nothing a scoring pass gave both: they are counted and left out.
+    """
     from estimators_gpu import number_reward, rows_of
 
     from dare import DareConfig, DareTrainer
-    from dare.curriculum.estimators import effective_sample_size, weights
 
     rows = rows_of(options.data)[:64]
+    ahead, callback = scored_ahead()
     trainer = DareTrainer(
         options.model,
         number_reward,
@@ -424,23 +458,52 @@ def part_drift(options: argparse.Namespace) -> dict[str, Any]:
             curriculum={"prompts_per_step": 0, "tiers": False, "estimator.refresh_share": "all"},
         ),
         rows,
+        callbacks=[callback],
     )
+    callback.trainer = trainer
     trainer.train()
-    assert trainer.curriculum is not None
-    buffer = trainer.curriculum.buffer
+    return drift(trainer.curriculum, ahead)
+
+
+def scored_ahead() -> tuple[set[int], Any]:
+    """Rollouts whose log-probs a scoring pass gave before the update, and the callback that finds
+    them: what is known when the optimiser has stepped, but before the update's pass is told of."""
+    from transformers import TrainerCallback
+
+    found: set[int] = set()
+
+    class Look(TrainerCallback):
+        trainer: Any = None
+
+        def on_optimizer_step(self, *given: Any, **named: Any) -> None:
+            curriculum = self.trainer.curriculum
+            buffer = curriculum.buffer
+            new = buffer["step"] == curriculum.step - 1
+            found.update(buffer["uid"][new & buffer.has_behaviour].tolist())
+
+    return found, Look()
+
+
+def drift(curriculum: Any, ahead: set[int]) -> dict[str, Any]:
+    """Ratios of rollouts that both the update's pass and a later scoring pass have read."""
+    from dare.curriculum.estimators import effective_sample_size, weights
+
+    buffer = curriculum.buffer
     there = np.flatnonzero(np.isfinite(buffer["behaviour"]) & np.isfinite(buffer["current"]))
     there = there[buffer["scored_step"][there] > buffer["step"][there]]
+    before = np.isin(buffer["uid"][there], sorted(ahead))
+    there = there[~before]
     ratio = buffer.log_ratio[there]
     prompts, index = np.unique(buffer["prompt"][there], return_inverse=True)
     ess = effective_sample_size(weights(ratio, 4.0), index, len(prompts))
     return {
         "rollouts": len(there),
+        "scored_ahead": int(before.sum()),
         "mean_length": float(buffer["length"][there].mean()),
         "ess_share": round(float((ess / np.bincount(index)).mean()), 4),
         "least_ess_share": round(float((ess / np.bincount(index)).min()), 4),
         "log_ratio_sd": round(float(ratio.std()), 5),
         "worst_log_ratio": round(float(np.abs(ratio).max()), 5),
-        "device": torch.cuda.get_device_name(),
     }
 
 

@@ -393,14 +393,41 @@ def gpu() -> str:
     least = min(trl, key=lambda one: float(one["peak_gb"]))
     memory = f"TRL with {TRL_MODES[least['mode']]} {least['peak_gb']:.1f}; "
     memory += f"`dare plan` said {grpo['plan_gb']:.1f}"
+    mfu = found["figures"]["train_mfu"]
     rows += [
         ["a step of `grpo`, s", f"{grpo['step_s']:.1f}", seconds],
         ["a step of `dare`, s", f"{dare['step_s']:.1f}", None],
         ["peak memory of `grpo`, GB", f"{grpo['peak_gb']:.1f}", memory],
-        ["share of the card's peak in training (MFU)", f"{grpo['train_mfu']:.0%}", None],
+        ["share of the card's peak in training and optimiser (MFU)", f"{mfu:.0%}", None],
         ["the curriculum's share of a step of `dare`", f"{dare['own_share']:.1%}", None],
     ]
     return markdown(["what", "measured", "beside"], rows)
+
+
+GPU_FIGURES = {
+    "decode_tok_s_256": "tokens/s of our decoder, 256 responses at once",
+    "decode_tok_s_1024": "the same, 1024 at once",
+    "decode_floor_share": "time in which memory could be read, of the time taken at 256",
+    "decode_vs_generate": "times `model.generate`, 256 responses",
+    "decode_vs_vllm": "times vLLM, where that is least",
+    "train_tok_s": "tokens/s read in training and optimiser, prompts included",
+    "train_mfu": "share of the card's peak in training and optimiser",
+    "dare_step_vs_grpo_step": "a step of `dare` in steps of `grpo`",
+    "own_share": "the curriculum's share of a step of `dare`",
+    "peak_gb": "peak memory of `grpo`, GB",
+    "plan_error": "distance of `dare plan` from it, share",
+    "tokens_per_s_vs_trl": "tokens/s of a step, times TRL's fastest mode",
+    "memory_vs_trl": "peak memory, times the least of TRL's modes",
+    "zero_drift_ess_share": "effective rollouts after a second reading, share",
+}
+
+
+@table
+def gpu_figures() -> str:
+    """The figures that the benchmark derives from its parts."""
+    found = results("gpu")["figures"]
+    rows = [[f"`{name}`", what, f"{found[name]:,}"] for name, what in GPU_FIGURES.items()]
+    return markdown(["figure", "what", "measured"], rows)
 
 
 @table

@@ -202,6 +202,17 @@ def test_weights_are_loaded_as_training_loads_them(recipe):
     assert workload_of(recipe).workload.precision == "half"
 
 
+@pytest.mark.parametrize("fp16", [False, True])
+def test_training_float16_weights_is_refused_and_freezing_them_is_not(fp16, recipe):
+    recipe["training"] |= {"model_init_kwargs": {"dtype": "float16"}, "bf16": False, "fp16": fp16}
+    with pytest.raises(
+        InvalidInput, match=r"float32 \(`fp16: true` computes in float16\)"
+    ) as caught:
+        workload_of(recipe)
+    assert caught.value.field == "model_init_kwargs.dtype"
+    assert workload_of({**recipe, "peft": {"r": 8}}).workload.shape.weight_size == 2
+
+
 def test_16_bit_weights_and_sharding_are_told(recipe):
     recipe["training"] |= {
         "model_init_kwargs": {"dtype": "bfloat16"},

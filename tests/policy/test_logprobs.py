@@ -194,3 +194,13 @@ def test_temperature_zero_is_greedy():
     logits, _ = random_logits(6, 15, 2)
     uniform = torch.linspace(0, 0.99, 6)
     assert torch.equal(sample_tokens(logits, uniform, Sampling(0.0)), logits.argmax(-1))
+
+
+def test_without_triton_log_probs_are_plain_torchs_and_a_line_says_so(monkeypatch, caplog):
+    def gone(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    monkeypatch.setattr(logprobs.importlib, "import_module", gone)
+    assert logprobs._triton.__wrapped__() is None  # a GPU's cached answer stays what it is
+    assert "plain torch" in caplog.text
+    assert "C compiler" in caplog.text

@@ -102,7 +102,9 @@ def test_adapters_are_those_that_training_makes():
 
 def test_weights_have_the_type_asked_for_or_that_of_the_configuration():
     config = tiny.blank().config
-    assert shape_of_config(config, dtype="float16").weight_size == 2
+    adapters = {"r": 4, "target_modules": ["q_proj"]}
+    shape = shape_of_config(config, adapters, dtype="float16")  # frozen weights may have it
+    assert (shape.weight_size, shape.trained_bytes) == (2, 4 * shape.trained)
     config.dtype = "bfloat16"
     assert shape_of_config(config).weight_size == 2
     assert shape_of_config(config, dtype="float32").weight_size == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from dare.policy.generate import GenerationRequest, TransformersGenerator
 from dare_decoder import Decoder, Request, Sampling
 from dare_decoder.paged import engine
 from dare_decoder.paged.pages import PagePool, SharedPrompts, pages_for
+from dare_decoder.paged.weights import read_weights
 from dare_errors import InvalidInput
 
 PROMPTS = [tiny.encode("+".join(str(d) for d in range(n + 1)) + "=") for n in range(6)]
@@ -244,6 +246,49 @@ def test_a_model_that_does_not_fit_is_sampled_by_its_own_pass(model, why, caplog
     assert same(first, sample(other, Sampling(1.0), paged=False))
 
 
+def missing(device: torch.device) -> None:
+    raise ModuleNotFoundError("No module named 'triton'")
+
+
+def without_compiler(device: torch.device) -> None:
+    """As Triton says it, which is nothing of a kind of its own."""
+    raised = compile(
+        "def build():\n    raise RuntimeError('Failed to find C compiler')", "", "exec"
+    )
+    inside = {"__name__": "triton.runtime.build"}
+    exec(raised, inside)
+    inside["build"]()  # type: ignore[operator]
+
+
+def of_somebody_else(device: torch.device) -> None:
+    raise RuntimeError("another thing")
+
+
+@pytest.mark.parametrize(
+    ("fails", "why"), [(missing, "No module named"), (without_compiler, "find C compiler")]
+)
+def test_where_triton_cannot_be_used_the_models_own_pass_samples(
+    fails, why, caplog, monkeypatch
+) -> None:
+    model = build("taught")
+    monkeypatch.setattr("dare_decoder.paged.step.operations", fails)
+    generator = TransformersGenerator(lambda: model, pad_id=0, end_ids=[1], paged=True)
+    with caplog.at_level(logging.WARNING):
+        made = generator.generate(request(), Sampling(1.0))
+    said = [record.getMessage() for record in caplog.records if "slower" in record.getMessage()]
+    assert len(said) == 1
+    assert "C compiler" in said[0]
+    assert why in said[0]
+    assert same(made, sample(model, Sampling(1.0), paged=False))
+
+
+def test_an_error_that_is_not_tritons_is_not_hidden(monkeypatch) -> None:
+    monkeypatch.setattr("dare_decoder.paged.step.operations", of_somebody_else)
+    generator = TransformersGenerator(lambda: build("taught"), pad_id=0, end_ids=[1], paged=True)
+    with pytest.raises(RuntimeError, match="another thing"):
+        generator.generate(request(), Sampling(1.0))
+
+
 @pytest.mark.parametrize(
     "adapters",
     [
@@ -272,6 +317,20 @@ def test_prompts_are_read_about_once_where_pages_are_few(monkeypatch) -> None:
     asked = request(np.arange(6).repeat(3), np.full(18, 20))
     sample(model, Sampling(1.0, 1.0), asked=asked, end=(), page=4)
     assert len(read) <= 18
+
+
+def test_pages_of_prompts_that_wait_are_given_back_before_there_is_no_room() -> None:
+    model = build("taught").requires_grad_(False)
+    tight = engine.Engine(
+        model, read_weights(model, torch.float32), request([4, 5], [8, 8]), [], Sampling(1.0),
+        rows=1, pages=10, page=4, autocast=nullcontext, progress=None,
+    )  # fmt: skip
+    for prompt in (4, 5):  # of both, rollouts are to come and none runs
+        tight._shared.hold(prompt)
+    tokens, length, _ = tight.run()
+    assert length.tolist() == [8, 8]
+    whole = sample(model, Sampling(1.0), asked=request([4, 5], [8, 8]), end=())
+    assert all(np.array_equal(a, b) for a, b in zip(tokens.numpy(), whole.tokens, strict=True))
 
 
 def test_out_of_memory_halves_the_rows(monkeypatch, caplog) -> None:

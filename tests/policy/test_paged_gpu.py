@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from test_paged import PROMPTS, build
 
 import tiny
@@ -116,6 +117,42 @@ def test_the_captured_step_samples_what_the_model_does(name: str) -> None:
         assert generator._paged is paged
     same = [np.array_equal(a, b) for a, b in zip(*found, strict=True)]
     assert np.mean(same) > 0.95  # a token on the edge of two may fall either way
+
+
+def test_greedy_through_the_kernels_is_the_librarys_greedy() -> None:
+    model = build("llama").cuda()
+    generator = TransformersGenerator(lambda: model, pad_id=tiny.PAD, end_ids=[tiny.END])
+    asked = GenerationRequest(PROMPTS, np.arange(6), np.full(6, 20), np.arange(6), 0, 0)
+    made = generator.generate(asked, Sampling(0.0))
+    assert generator._paged is True
+    for prompt, tokens in zip(PROMPTS, made.tokens, strict=True):
+        ids = torch.from_numpy(prompt)[None].cuda()
+        wanted = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False
+        )
+        assert wanted[0, len(prompt) :].tolist() == tokens.tolist()
+
+
+def test_frequencies_through_the_kernels_are_those_of_the_distribution() -> None:
+    model, draws = build("llama").cuda(), 4000
+    ids = torch.from_numpy(PROMPTS[2])[None].cuda()
+    logits = model(ids).logits[0, -1].double().cpu() / 1.3
+    chance = logits.softmax(-1).sort(descending=True)
+    kept = chance.values[chance.values.cumsum(0) - chance.values < 0.9]
+    generator = TransformersGenerator(
+        lambda: model, pad_id=tiny.PAD, end_ids=[tiny.END], max_rows=512
+    )
+    asked = GenerationRequest(
+        PROMPTS, np.full(draws, 2), np.ones(draws, int), np.arange(draws), 7, 0
+    )
+    drawn = generator.generate(asked, Sampling(1.3, 0.9))
+    assert generator._paged is True
+    count = np.bincount(np.concatenate(drawn.tokens), minlength=len(tiny.VOCABULARY))
+    inside = count[chance.indices[: len(kept)].numpy()]
+    assert inside.sum() == draws, "nothing outside the nucleus"
+    expected = (kept / kept.sum()).detach().numpy() * draws
+    assert (expected >= 5).all(), "a nucleus of few tokens, each drawn often"
+    assert stats.chisquare(inside, expected).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -11,7 +11,7 @@ import torch
 import tiny
 from dare import DareConfig, InvalidInput
 from dare.policy.generate import Generated, GenerationRequest
-from dare.policy.model import check_dtype, load
+from dare.policy.model import check_device, check_dtype, load
 from dare.policy.policy import Policy
 from dare_decoder import Sampling
 
@@ -116,6 +116,19 @@ def test_a_dtype_that_is_none_or_that_the_card_cannot_do(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: False)
     with pytest.raises(InvalidInput, match="choose float16 or float32"):
         check_dtype("bfloat16", torch.device("cuda"), "bf16")
+
+
+def test_weights_that_the_card_cannot_do_are_refused_whoever_chose_their_dtype(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`auto` takes the checkpoint's dtype, and a ready model has its own."""
+    model = tiny.policy(torch.bfloat16)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_, **__: False)
+    check_device(model, torch.device("cpu"), "model")
+    check_device(tiny.policy(), torch.device("cuda"), "model")
+    with pytest.raises(InvalidInput, match="this GPU cannot compute in it") as caught:
+        check_device(model, torch.device("cuda"), "model")
+    assert (caught.value.field, caught.value.value) == ("model", "bfloat16")
 
 
 def test_defaults_of_a_machine_without_a_gpu(tmp_path: Any) -> None:

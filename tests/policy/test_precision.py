@@ -102,8 +102,8 @@ def test_score_entropy_and_embedding_are_those_of_float32(way, dtype, layout):
     expected = score(plain, PROMPTS, RESPONSES, SAMPLING, pad_id=0, drawn=True)
     assert found.logprobs.dtype == np.float32
     assert np.abs(found.logprobs - expected.logprobs).max() < 24 * STEP[dtype]
-    # The edge of the nucleus may move by one token: its mass is then another.
-    assert np.abs(found.total - expected.total).max() < 60 * STEP[dtype] * 25
+    # 8 steps for each of at most 25 tokens, about twice what is seen: errors mostly cancel.
+    assert np.abs(found.total - expected.total).max() < 8 * STEP[dtype] * 25
     assert np.abs(entropy - mean_entropy(plain, PROMPTS, RESPONSES, 0.7, pad_id=0)).max() < (
         8 * STEP[dtype]
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig
 
 import tiny
 from dare import DareConfig, DareTrainer, InvalidInput
@@ -372,6 +373,33 @@ def test_a_process_uses_one_gpu(tmp_path: Path) -> None:
     args._n_gpu = 8  # what TrainingArguments finds where no launcher made processes
     assert args.n_gpu == 1
     assert args.train_batch_size == args.per_device_train_batch_size
+
+
+def test_training_a_ready_float16_model_is_refused(tmp_path: Path) -> None:
+    """One step of AdamW would change its weights by more than they are."""
+    with pytest.raises(InvalidInput, match="trained weights need float32") as caught:
+        tiny.trainer(tmp_path, model=tiny.policy(torch.float16), preset="grpo", learning_rate=1e-4)
+    assert (caught.value.field, caught.value.value) == ("model", "float16")
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float16"])
+def test_training_a_float16_checkpoint_in_its_own_dtype_is_refused(
+    dtype: str, tmp_path: Path
+) -> None:
+    saved = tmp_path / "saved"
+    tiny.policy(torch.float16).save_pretrained(saved)
+    with pytest.raises(InvalidInput, match="`fp16: true` computes in float16") as caught:
+        tiny.trainer(tmp_path / "run", model=str(saved), model_init_kwargs={"dtype": dtype})
+    assert caught.value.field == "model_init_kwargs.dtype"
+    trainer = tiny.trainer(tmp_path / "run", model=str(saved))  # the default is float32
+    assert {weight.dtype for weight in trainer.model.parameters()} == {torch.float32}
+
+
+def test_float16_weights_under_adapters_are_frozen_and_so_allowed(tmp_path: Path) -> None:
+    adapters = LoraConfig(r=4, target_modules=["q_proj"])
+    trainer = tiny.trainer(tmp_path, model=tiny.policy(torch.float16), peft_config=adapters)
+    trained = {weight.dtype for weight in trainer.model.parameters() if weight.requires_grad}
+    assert trained == {torch.float32}
 
 
 def test_a_budget_that_holds_no_group(tmp_path: Path) -> None:

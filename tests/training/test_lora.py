@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from gradient_cases import metrics, run
@@ -94,3 +95,24 @@ def test_adapters_resume_bit_for_bit(trained, tmp_path: Path) -> None:
     expected = dict(whole.model.named_parameters())
     for name, value in resumed.model.named_parameters():
         assert torch.equal(value, expected[name])
+
+
+def test_adapters_train_in_float32_under_bf16_products(tmp_path: Path) -> None:
+    """As on a GPU: frozen weights in bf16, trained ones in float32, products in bf16."""
+    trainer = tiny.trainer(
+        tmp_path, model=tiny.policy(torch.bfloat16), peft_config=ADAPTERS, bf16=True,
+        learning_rate=0.03, max_steps=2,
+    )  # fmt: skip
+    assert trainer.policy.precision == torch.bfloat16
+    frozen = {n: v.clone() for n, v in trainer.model.named_parameters() if not v.requires_grad}
+    trainer.train()
+    for name, value in trainer.model.named_parameters():
+        if name in frozen:
+            assert value.dtype == torch.bfloat16
+            assert torch.equal(value, frozen[name])
+            continue
+        assert value.dtype == torch.float32
+        assert value.isfinite().all()
+        if "lora_B" in name:
+            assert float(value.detach().abs().max()) > 0
+    assert all(np.isfinite(line["loss"]) for line in tiny.lines(tmp_path / "metrics.jsonl"))

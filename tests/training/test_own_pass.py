@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,21 @@ import torch
 
 import tiny
 from dare import InvalidInput
+from dare.policy import policy as policies
 from dare.policy.policy import Policy
 from dare.runs import checkpoint
 from dare.training import objective
 from dare.training.update import micro_batches, token_weights, trained_rows
 from dare_decoder import Sampling
 
+PROMPTS = [tiny.encode(f"{place}+1=") for place in range(6)]
+RESPONSES = [np.array([5, 6, 7, 1])] * 6
+READINGS: dict[str, Callable[[Policy], Any]] = {
+    "score": lambda policy: policy.score(PROMPTS, RESPONSES, Sampling(1.0, 1.0)).total,
+    "embed_prompts": lambda policy: policy.embed(PROMPTS),
+    "prompt_states": lambda policy: policy.states(PROMPTS),
+    "mean_entropy": lambda policy: policy.entropy(PROMPTS, RESPONSES, 1.0),
+}
 SAMPLING = {"temperature": 0.7, "top_p": 0.9}
 
 
@@ -49,7 +59,8 @@ def test_groups_that_teach_nothing_are_not_read(tmp_path: Path) -> None:
     for group in np.unique(buffer["group"]):
         mine = buffer["group"] == group
         varied = len(np.unique(buffer["reward"][mine])) > 1
-        assert buffer.has_behaviour[mine].all() == varied or not varied
+        has = buffer.has_behaviour[mine]
+        assert has.all() if varied else not has.any()
 
 
 def test_the_papers_estimator_has_the_log_probs_of_all(tmp_path: Path) -> None:
@@ -219,14 +230,27 @@ def test_an_update_that_does_not_fit_names_the_knob_and_keeps_the_checkpoint(
         assert torch.equal(one, other)
 
 
-def test_scoring_that_does_not_fit_reads_less_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = Policy(tiny.policy(), tiny.tokenizer(), batch_tokens=4096)
-    prompts = [tiny.encode(f"{place}+1=") for place in range(6)]
-    responses = [np.array([5, 6, 7, 1])] * 6
-    whole = policy.score(prompts, responses, Sampling(1.0, 1.0))
-    from dare.policy import policy as module
+def test_embedding_that_does_not_fit_at_the_start_names_the_knob(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: Any, **rest: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. GPU 0 has")
 
-    real, tried = module.score, []
+    monkeypatch.setattr(policies, "embed_prompts", full)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    trainer = tiny.trainer(tmp_path, preset="paper")
+    with pytest.raises(InvalidInput, match=r"out of memory in start-up .*9 GiB") as caught:
+        trainer.train()
+    assert caught.value.field == "score_batch_tokens"
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_a_reading_that_does_not_fit_reads_less_at_a_time(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Policy(tiny.policy(), tiny.tokenizer(), batch_tokens=4096)
+    whole = READINGS[name](policy)
+    real, tried = getattr(policies, name), []
 
     def small(*given: Any, max_batch_tokens: int, **rest: Any) -> Any:
         tried.append(max_batch_tokens)
@@ -234,8 +258,21 @@ def test_scoring_that_does_not_fit_reads_less_at_a_time(monkeypatch: pytest.Monk
             raise torch.OutOfMemoryError("no")
         return real(*given, max_batch_tokens=max_batch_tokens, **rest)
 
-    monkeypatch.setattr(module, "score", small)
+    monkeypatch.setattr(policies, name, small)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    again = policy.score(prompts, responses, Sampling(1.0, 1.0))
+    again = READINGS[name](policy)
     assert tried == [4096, 2048, 1024]
-    assert np.allclose(again.total, whole.total, atol=1e-5)
+    assert np.allclose(again, whole, atol=1e-5)
+
+
+def test_a_reading_that_never_fits_ends_with_the_error_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*given: Any, max_batch_tokens: int, **rest: Any) -> Any:
+        raise torch.OutOfMemoryError(f"at {max_batch_tokens}")
+
+    monkeypatch.setattr(policies, "score", full)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    policy = Policy(tiny.policy(), tiny.tokenizer(), batch_tokens=4096)
+    with pytest.raises(torch.OutOfMemoryError, match="at 512"):
+        READINGS["score"](policy)

@@ -241,7 +241,7 @@ def open_model(found: Located, *, dtype: str = "auto", rows: int = 256) -> Polic
     """A located model as a policy, on the GPU where there is one."""
     import torch
 
-    from dare.policy.model import check_dtype, load
+    from dare.policy.model import check_device, check_dtype, load
     from dare.policy.policy import Policy
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -252,6 +252,7 @@ def open_model(found: Located, *, dtype: str = "auto", rows: int = 256) -> Polic
         if isinstance(error, InvalidInput):
             raise
         raise _not_loaded("MODEL", found.name, error) from None
+    check_device(model, device, "--dtype")
     give_options(tokenizer, found.chat_template_kwargs)
     return Policy(model.to(device).eval(), tokenizer, generation_rows=rows)
 

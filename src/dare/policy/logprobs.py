@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 from collections.abc import Iterator
 from dataclasses import astuple, replace
 from typing import Any
@@ -12,8 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from dare_decoder.of_triton import of_triton
 from dare_decoder.sampling import Sampling, keep_nucleus
 
+_LOG = logging.getLogger(__name__)
 _CHUNK_ELEMENTS = 1 << 21  # logits alive at a time: 8 MB in float32, on a GPU 270
 
 
@@ -128,7 +131,7 @@ def _parts(rows: Tensor, vocabulary: int) -> list[slice]:
     """Stretches of rows whose float32 logits are few enough to hold at a time."""
     limit = _CHUNK_ELEMENTS
     if rows.device.type != "cpu":  # kernels hold them in 16 bits, once
-        limit *= 16 if _triton() is None else 64
+        limit *= 16 if _kernels(rows) is None else 64
     size = max(1, limit // max(1, vocabulary))
     return [slice(start, start + size) for start in range(0, len(rows), size)]
 
@@ -235,13 +238,23 @@ def _add_product(total: Tensor, slope: Tensor, hidden: Tensor, dtype: torch.dtyp
 
 
 def _kernels(logits: Tensor) -> Any:
-    """`logit_kernels` for logits on a GPU; None elsewhere, or where Triton is not installed."""
+    """`logit_kernels` for logits on a GPU; None elsewhere, or where Triton cannot be used."""
     return _triton() if logits.is_cuda else None
 
 
 @functools.cache
 def _triton() -> Any:
+    """Asked for on a GPU alone. A first small call tells whether Triton can compile."""
     try:
-        return importlib.import_module("dare_decoder.logit_kernels")
-    except ImportError:
+        kernels = importlib.import_module("dare_decoder.logit_kernels")
+        target = torch.zeros(1, dtype=torch.long, device="cuda")
+        kernels.normalise(torch.zeros(1, 8, device="cuda"), target, 1.0)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # of Triton and of its compiler, which have many kinds
+        reason = of_triton(error)
+        if reason is None:
+            raise
+        _LOG.warning("log-probs are computed by plain torch, which takes more memory: %s", reason)
         return None
+    return kernels

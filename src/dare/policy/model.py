@@ -32,6 +32,23 @@ def check_dtype(name: str, device: torch.device, field: str) -> torch.dtype | st
     return _DTYPES[name]
 
 
+def check_device(model: nn.Module, device: torch.device, field: str) -> None:
+    """Refuse weights of a dtype that the device cannot compute in, whoever chose it."""
+    if any(weight.dtype == torch.bfloat16 for weight in model.parameters()):
+        check_dtype("bfloat16", device, field)
+
+
+def check_trained(model: nn.Module, field: str) -> None:
+    """Refuse weights that are trained in float16; frozen ones may be.
+
+    AdamW divides by the root of a mean square plus 1e-8. In float16 both may be 0, and one step
+    throws the weights away.
+    """
+    trained = {weight.dtype for weight in model.parameters() if weight.requires_grad}
+    fix = "trained weights need float32 (`fp16: true` computes in float16) or bfloat16"
+    require(torch.float16 not in trained, field, "float16", fix)
+
+
 def load(
     model: Any,
     tokenizer: Any,

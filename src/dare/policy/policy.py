@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from dare_decoder.model import reading
 if TYPE_CHECKING:
     from dare.policy.vllm_engine import VllmSettings
 
+_Read = TypeVar("_Read")
 _LOG = logging.getLogger(__name__)
 _METHODS = ("generate", "sync", "release", "close")
 _LEAST_TOKENS = 512  # a pass is not made smaller than this when memory runs out
@@ -145,19 +147,19 @@ class Policy:
     def embed(self, prompts: Sequence[IntArray]) -> NDArray[np.float32]:
         """Mean-pooled last hidden state of each prompt."""
         with self.reading() as module:
-            return embed_prompts(module, prompts, **self._passes)
+            return self._halving(partial(embed_prompts, module, prompts))
 
     def states(self, prompts: Sequence[IntArray]) -> NDArray[np.float32]:
         """The state of each prompt's last token, at a middle layer."""
         with self.reading() as module:
-            return prompt_states(module, prompts, **self._passes)
+            return self._halving(partial(prompt_states, module, prompts))
 
     def entropy(
         self, prompts: Sequence[IntArray], responses: Sequence[IntArray], temperature: float
     ) -> NDArray[np.float64]:
         """Mean token entropy of each response."""
         with self.reading() as module:
-            return mean_entropy(module, prompts, responses, temperature, pad_id=self.pad_id)
+            return self._halving(partial(mean_entropy, module, prompts, responses, temperature))
 
     # ---- the update ----
 
@@ -191,10 +193,6 @@ class Policy:
         self._drop()
         self.generator.close()
 
-    @property
-    def _passes(self) -> dict[str, Any]:
-        return {"pad_id": self.pad_id, "max_batch_tokens": self.batch_tokens}
-
     def _drop(self) -> None:
         if self._whole is not None:
             self._whole.drop()
@@ -207,17 +205,20 @@ class Policy:
         sampling: Sampling,
         drawn: bool,
     ) -> Scores:
-        layout = self.layout
-        while True:
-            try:
-                given = (prompts, responses, sampling)
-                return score(module, *given, **self._passes, drawn=drawn, layout=layout)
-            except torch.OutOfMemoryError:
-                if self.batch_tokens <= _LEAST_TOKENS:
-                    raise
-                self.batch_tokens //= 2
-                _LOG.warning("out of memory: scoring %d tokens at a time", self.batch_tokens)
-                torch.cuda.empty_cache()
+        given, layout = (prompts, responses, sampling), self.layout
+        return self._halving(partial(score, module, *given, drawn=drawn, layout=layout))
+
+    def _halving(self, read: Callable[..., _Read]) -> _Read:
+        """What `read` makes of `batch_tokens` at a time. Where memory runs out, of half as many
+        from then on."""
+        while self.batch_tokens > _LEAST_TOKENS:
+            with suppress(torch.OutOfMemoryError):
+                return read(pad_id=self.pad_id, max_batch_tokens=self.batch_tokens)
+            # Out here nothing of the failed try is held any more.
+            self.batch_tokens //= 2
+            _LOG.warning("out of memory: reading %d tokens at a time", self.batch_tokens)
+            torch.cuda.empty_cache()
+        return read(pad_id=self.pad_id, max_batch_tokens=self.batch_tokens)
 
 
 def build_generator(

@@ -76,11 +76,11 @@ def read_config(model: str | Path) -> Any:
 def shape_of_config(
     config: Any, peft: Mapping[str, Any] | None = None, *, dtype: str = "auto", name: str = "config"
 ) -> ModelShape:
-    """Counts on a model without storage, built as training would build it."""
+    """Counts on a model without storage, built and refused as training would."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    from dare.policy.model import check_dtype
+    from dare.policy.model import check_dtype, check_trained
     from dare_decoder.model import has_plain_head
 
     found = check_dtype(dtype, torch.device("meta"), "model_init_kwargs.dtype")
@@ -104,6 +104,7 @@ def shape_of_config(
     size = own[0].element_size()
     if peft:
         model = _with_adapters(model, peft)
+    check_trained(model, "model_init_kwargs.dtype")
     every = list(model.parameters())
     trained = [weight for weight in every if weight.requires_grad]
     return ModelShape(

@@ -11,6 +11,8 @@ from typing import Any
 from dare.errors import InvalidInput, first_line
 
 _KNOBS = {
+    "start-up": ("score_batch_tokens", "lower it"),
+    "plan": ("score_batch_tokens", "lower it"),
     "generate": ("max_completion_length", "not even one response at a time fits; lower it"),
     "score": ("score_batch_tokens", "lower it"),
     "refresh": ("score_batch_tokens", "lower it"),

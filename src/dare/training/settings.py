@@ -91,7 +91,8 @@ class RunSettings(TrainingArguments):
     model_init_kwargs: dict[str, Any] | None = _told(
         None,
         "Given to from_pretrained where the model is a name. `dtype` is float32 unless "
-        "set; with adapters (PEFT) on a GPU it is bfloat16, as the frozen weights never change.",
+        "set; with adapters (PEFT) on a GPU it is bfloat16, as the frozen weights never change. "
+        "float16 is for frozen weights alone.",
     )
     trust_remote_code: bool = _told(False, "Run Python code that comes with a model of that name.")
     disable_dropout: bool = _told(False, "Set every dropout of the model to 0.")
@@ -216,7 +217,7 @@ class RunSettings(TrainingArguments):
     unscored_window: int = _told(20, "Steps of that window; it is judged once it is full.")
     generation_rows: int = _told(512, "Rollouts decoded at once on a device.")
     score_batch_tokens: int = _told(
-        16384, "Tokens of one scoring pass; halved when memory runs out."
+        16384, "Tokens of one pass that scores or embeds; halved when memory runs out."
     )
     eval_temperature: float = _told(0.0, "Temperature of evaluation; 0 is greedy.")
     eval_samples: int = _told(1, "Responses to each evaluation prompt.")

@@ -31,7 +31,14 @@ from dare.curriculum.landscape import landscape_record
 from dare.curriculum.plan import StepPlan
 from dare.errors import InvalidInput, require
 from dare.policy.generate import Generator, GeneratorFailed
-from dare.policy.model import context_of, load, peak_memory_mb, without_dropout
+from dare.policy.model import (
+    check_device,
+    check_trained,
+    context_of,
+    load,
+    peak_memory_mb,
+    without_dropout,
+)
 from dare.policy.policy import Policy
 from dare.rewards.calling import Rewards
 from dare.rewards.model import reward_functions
@@ -113,9 +120,13 @@ class DareTrainer(WholeCheckpoints):
         estimator_class(self.settings)  # a name that is none is told of before a model is loaded
         options = args.model_options(adapters=peft_config is not None)
         fix = "is for a model that is loaded by its name (pocket is not); leave it out"
-        named = isinstance(model, (str, Path)) or not args.model_init_kwargs
-        require(named, "model_init_kwargs", args.model_init_kwargs, fix)
+        named = isinstance(model, (str, Path))
+        fits = named or not args.model_init_kwargs
+        require(fits, "model_init_kwargs", args.model_init_kwargs, fix)
         model, processing_class = load(model, processing_class, peft_config, args.seed, **options)
+        field = "model_init_kwargs.dtype" if named else "model"
+        check_device(model, args.device, field)  # of `auto`, and of a model that was given ready
+        check_trained(model, field)
         give_options(processing_class, args.chat_template_kwargs)
         if args.disable_dropout:
             without_dropout(model)
@@ -296,7 +307,12 @@ class DareTrainer(WholeCheckpoints):
         with ExitStack() as held:
             with in_company(processes, self.kept):
                 found = self.agreed(wanted, held)
-                self._start(found)
+                phases = Phases()
+                try:
+                    with phases.measure("start-up"):  # prompts are embedded, or read
+                        self._start(found)
+                except torch.OutOfMemoryError as error:
+                    raise phases.out_of_memory(error, self.args, self.kept()) from error
             on_start = self.args.eval_on_start
             self._stop = StopWhenAsked()
             # A launcher ends the rest at once where one is lost: told while signals are ours.
@@ -371,8 +387,8 @@ class DareTrainer(WholeCheckpoints):
             return torch.zeros((), device=self.accelerator.device)
         with self._phases.measure("train"):
             loss = super().training_step(model, batch, num_items_in_batch)
+            objective.loss += float(loss)  # waits for the device: the backward pass is over here
         batch |= objective.known  # from now on, where the rows are read again
-        objective.loss += float(loss)
         return loss
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -123,7 +123,9 @@ class Engine:
             # What those that run may soon ask for is left to them, or they would be sent back.
             spare = len(self._active) // 8
             if self._shared.need(prompt) + first + spare + promised > self._pool.free:
-                if self._shared.held(prompt) or not self._shared.drop_idle():
+                # What rollouts that wait hold is given back, unless others run that will free more.
+                waits = self._shared.held(prompt) and len(self._active) > 0
+                if waits or not self._shared.drop_idle():
                     break
                 continue
             self._queue.popleft()

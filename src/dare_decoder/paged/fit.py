@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dare_decoder.of_triton import of_triton
 from dare_decoder.paged.pages import pages_for
 from dare_decoder.paged.prefill import prefill
 from dare_decoder.paged.state import Outputs, Slots
@@ -26,7 +27,8 @@ _SPARE = 1 << 29  # bytes for the prompts' own pass
 def check_numbers(
     model: Any, weights: Weights, autocast: Callable[[], AbstractContextManager[Any]]
 ) -> None:
-    """DoesNotFit where the decoder's logits are not the model's, up to rounding.
+    """DoesNotFit where the decoder's logits are not the model's, up to rounding, or where its
+    kernels cannot be compiled.
 
     Layers of a known shape may still be put together in an unknown way (scaled embeddings, other
     norms): one short text tells.
@@ -51,7 +53,15 @@ def check_numbers(
     slots.alive[:] = 1
     none = torch.zeros(0, device=device)
     outputs = Outputs(none, none, none, none, none)
-    found = Step(weights, cache, slots, outputs, Sampling()).logits()
+    try:  # the first use of the kernels
+        found = Step(weights, cache, slots, outputs, Sampling()).logits()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # of Triton and of its compiler, which have many kinds
+        reason = of_triton(error)
+        if reason is None:
+            raise
+        raise DoesNotFit(reason) from error
     gap = (found.float() - wanted.float()).norm() / wanted.float().norm().clamp(min=1e-9)
     limit = 0.01 if weights.dtype == torch.float32 else 0.1
     if not bool(gap <= limit):
