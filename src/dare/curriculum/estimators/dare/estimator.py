@@ -78,7 +78,6 @@ class LiveEstimator(Estimator):
         per_prompt: dict[str, Array] = {
             "strength": np.full(count, 1.0),
             "tokens": np.full(count, np.nan),
-            "own": np.zeros(count),
             "median": np.full(count, 0.5),
             "kind_logit": np.zeros(count),
             "kind_variance": np.ones(count),
@@ -247,12 +246,10 @@ class LiveEstimator(Estimator):
         share = shares(groups, np.array([scalars["fade"]]))[0]
         width = features.shape[1] + groups.covariates_NT.shape[1]
         weight = arrays["map_weight"] if len(arrays["map_weight"]) == width else np.zeros(width)
-        found = self._fitted(features[rows], names, groups, share, (weight, arrays["own"][rows]))
+        found = self._fitted(features[rows], names, groups, share, weight)
         if move:
             found = self._move(features[rows], names, groups, share, found)
         arrays["map_weight"] = found.weight_F
-        arrays["own"][:] = 0.0
-        arrays["own"][rows] = found.own_Q
         scalars["trend"] = found.weight_F[features.shape[1] :].tolist()
         self._ask(features, names, rows, groups, share, found.covariance_FF)
         self._expect_lengths(features, rows, index)
@@ -263,7 +260,7 @@ class LiveEstimator(Estimator):
         names: Array,
         groups: Groups,
         share: Array,
-        start: tuple[Array, Array],
+        start: Array,
         spread: Mapping[str, float] | None = None,
     ) -> Fit:
         spread = self._scalars["spread"] if spread is None else spread
@@ -282,8 +279,7 @@ class LiveEstimator(Estimator):
         for factor in (_MOVE, 1.0 / _MOVE):
             while True:
                 spread = {**scalars["spread"], name: scalars["spread"][name] * factor}
-                start = found.weight_F, found.own_Q
-                other = self._fitted(features_QF, names, groups, share, start, spread)
+                other = self._fitted(features_QF, names, groups, share, found.weight_F, spread)
                 gain = other.log_evidence + _belief(spread) - found.log_evidence
                 if gain <= _belief(scalars["spread"]) + 1e-3:
                     break
@@ -387,7 +383,9 @@ class LiveEstimator(Estimator):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore; what was read and remembered has sizes of its own."""
-        for name, array in state["arrays"].items():
+        older = {name: array for name, array in state["arrays"].items() if name != "own"}
+        state = {**state, "arrays": older}  # it once held the mode of every own logit
+        for name, array in older.items():
             if name in self._arrays and (
                 name.startswith(("memory_", "map_")) or name in self._measures
             ):

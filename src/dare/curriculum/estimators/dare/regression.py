@@ -8,8 +8,9 @@ with weight ~ N(0, 1 / precision), own_q ~ N(0, own_variance) and trend ~ N(0, T
 covariates say how old the group is and how often its prompt had been trained on by then; for the
 policy of now they are 0 and today's count. What groups say fades (`shares`).
 
-The posterior is Gaussian around its mode (Laplace). Own logits are independent given the weights,
-so they are eliminated, and a Newton step costs one product of prompts x features.
+Own logits are integrated out, prompt by prompt: a joint mode over them and the weights would lie
+nearer to a rate of 0.5 than the data, however many they are. The posterior of weights and trend is
+Gaussian around its mode (Laplace).
 """
 
 from __future__ import annotations
@@ -24,10 +25,14 @@ from dare.curriculum.arrays import Array
 TREND_VARIANCE = 0.05
 _ROUNDS = 25
 _FURTHEST = 4.0  # logits that one Newton step may move a group: the curve is flat far out
-_CLOSE = 1e-4  # gain in log posterior below which the mode is found
-_NODES, _SHARES = np.polynomial.hermite_e.hermegauss(11)
-_SHARES = _SHARES / _SHARES.sum()
+_CLOSE = 1e-4  # what another step would add to the log posterior once the mode is found
+_NEAR = 1e-2  # logits by which the middle of a quadrature may be off
 _GRID = np.linspace(-5.0, 5.0, 121)  # standard deviations of the prior
+_NODES = _GRID[::6]  # do for a mean; 11 of Gauss and Hermite err by 0.01 where a rate spreads far
+_SHARES = np.exp(-0.5 * _NODES**2) / np.exp(-0.5 * _NODES**2).sum()
+_STEPS = np.linspace(-4.4, 4.4, 23)
+# Around a mode they lie ever less densely: what never came right may be far out, on one side alone.
+_PLACES, _WEIGHTS = 2.0 * np.sinh(_STEPS / 2.0), np.cosh(_STEPS / 2.0) * (_STEPS[1] - _STEPS[0])
 
 
 class Groups(NamedTuple):
@@ -41,13 +46,10 @@ class Groups(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """The posterior: weights and trend (T last ones), own logits, and how sure they are."""
+    """The posterior of weights and trend (T last ones)."""
 
     weight_F: Array
-    own_Q: Array
     covariance_FF: Array
-    information_Q: Array
-    """What its groups say about each prompt's own logit: one over their variance."""
     log_evidence: float
 
 
@@ -85,90 +87,111 @@ def fit(
     precision_F: Array,
     own_variance: float,
     share_N: Array,
-    start: tuple[Array, Array] | None = None,
+    start_F: Array | None = None,
 ) -> Fit:
-    """The mode by Newton steps that never lose, and the curvature there."""
-    index, trials, failures, _, covariates = groups
-    count, width = features_QF.shape
-    extra = covariates.shape[1]
-    failures, trials = share_N * failures, share_N * trials
-    penalty = np.concatenate([precision_F, np.full(extra, 1.0 / TREND_VARIANCE)])
+    """The mode by Newton steps that never lose, and the curvature there.
 
-    def logits(weight: Array, own: Array) -> Array:
-        return np.asarray((features_QF @ weight[:width] + own)[index] + covariates @ weight[width:])
+    Every prompt has groups. What they say of its logit is log-concave, so the curve is positive.
+    """
+    order = np.argsort(groups.index_N, kind="stable")
+    index, trials, failures, _, covariates = (part[order] for part in groups)
+    starts = np.searchsorted(index, np.arange(len(features_QF)))
+    counts = np.diff(starts, append=len(index))
+    trials, failures = share_N[order] * trials, share_N[order] * failures
+    # The trend moves a prompt by the mean of its covariates, and its groups apart by the rest.
+    middle = np.add.reduceat(covariates, starts) / counts[:, None]
+    by_TN = (covariates - middle[index]).T
+    design = np.hstack([features_QF, middle])
+    width = features_QF.shape[1]
+    penalty = np.concatenate([precision_F, np.full(len(by_TN), 1.0 / TREND_VARIANCE)])
 
-    def log_posterior(weight: Array, own: Array, logit: Array) -> float:
-        said = float(np.sum(failures * logit - trials * _softplus(logit)))
-        held = float(penalty @ weight**2) + float(own @ own) / own_variance
-        return said - 0.5 * held
+    def look(weight: Array) -> tuple[float, Array, Array]:
+        """Log posterior there, its slope, and minus its second derivative."""
+        logit = (design @ weight)[index] + weight[width:] @ by_TN
+        said, slope_Q, curve_Q, slope_T, cross_TQ, curve_TT = _integrated(
+            logit, by_TN, trials, failures, index, starts, own_variance
+        )
+        slope = slope_Q @ design - penalty * weight
+        slope[width:] += slope_T
+        curve = (design * curve_Q[:, None]).T @ design + np.diag(penalty)
+        cross = cross_TQ @ design
+        curve[width:] += cross
+        curve[:, width:] += cross.T
+        curve[width:, width:] += curve_TT
+        return said - 0.5 * float(penalty @ weight**2), slope, curve
 
-    weight, own = (np.zeros(width + extra), np.zeros(count)) if start is None else start
-    logit = logits(weight, own)
-    value = log_posterior(weight, own, logit)
+    weight = np.zeros(len(penalty)) if start_F is None else start_F
+    value, slope, curve = look(weight)
     for _ in range(_ROUNDS):
-        rate = 1.0 / (1.0 + np.exp(-logit))
-        lever = trials * rate * (1.0 - rate)
-        missed = failures - trials * rate
-        information, curve, by_prompt = _curvature(
-            features_QF, index, lever, covariates, penalty, own_variance
-        )
-        free = 1.0 / (information + 1.0 / own_variance)
-        own_slope = np.bincount(index, missed, count) - own / own_variance
-        slope = np.concatenate(
-            [features_QF.T @ np.bincount(index, missed, count), covariates.T @ missed]
-        )
-        slope = slope - penalty * weight
-        slope[:width] -= features_QF.T @ (information * free * own_slope)
-        slope[width:] -= by_prompt.T @ (free * own_slope)
         step = np.linalg.solve(curve, slope)
-        coupled = information * (features_QF @ step[:width]) + by_prompt @ step[width:]
-        own_step = free * (own_slope - coupled)
-        moved = float(np.abs(logits(step, own_step)).max(initial=0.0))
-        length = min(1.0, _FURTHEST / max(moved, 1e-12))
-        while True:
-            there = weight + length * step, own + length * own_step
-            logit = logits(*there)
-            found = log_posterior(*there, logit)
-            if found >= value or length < 1e-3:
-                break
-            length *= 0.5
-        gain, value = found - value, found
-        weight, own = there
-        if gain < _CLOSE:
+        if slope @ step < 2.0 * _CLOSE:
             break
+        moved = np.abs((design @ step)[index] + step[width:] @ by_TN).max(initial=1e-12)
+        length = min(1.0, _FURTHEST / float(moved))
+        found = look(weight + length * step)
+        while found[0] < value - _CLOSE and length > 1e-3:
+            length *= 0.5
+            found = look(weight + length * step)
+        weight = weight + length * step
+        value, slope, curve = found
     evidence = value + 0.5 * float(np.log(penalty).sum() - np.linalg.slogdet(curve)[1])
-    evidence -= 0.5 * float(np.log1p(own_variance * information).sum())
-    return Fit(weight, own, np.linalg.inv(curve), information, evidence)
+    return Fit(weight, np.linalg.inv(curve), evidence)
 
 
-def _curvature(
-    features_QF: Array,
-    index: Array,
-    lever_N: Array,
-    covariates_NT: Array,
-    penalty: Array,
+def _integrated(
+    logit_N: Array,
+    by_TN: Array,
+    trials_N: Array,
+    failures_N: Array,
+    index_N: Array,
+    starts_Q: Array,
     own_variance: float,
-) -> tuple[Array, Array, Array]:
-    """Information on each own logit, the curve of weights and trend with own logits eliminated, and
-    how own logits and trend hang together."""
-    count, width = features_QF.shape
-    information = np.bincount(index, lever_N, count)
-    by_prompt = np.column_stack(
-        [np.bincount(index, lever_N * one, count) for one in covariates_NT.T]
-    )
-    kept = 1.0 / (1.0 + own_variance * information)
-    curve = np.diag(penalty)
-    curve[:width, :width] += (features_QF * (information * kept)[:, None]).T @ features_QF
-    cross = features_QF.T @ (by_prompt * kept[:, None])
-    curve[:width, width:] += cross
-    curve[width:, :width] += cross.T
-    curve[width:, width:] += (covariates_NT * lever_N[:, None]).T @ covariates_NT
-    curve[width:, width:] -= by_prompt.T @ (by_prompt * (own_variance * kept)[:, None])
-    return information, curve, by_prompt
+) -> tuple[float, Array, Array, Array, Array, Array]:
+    """Log chance of the groups, every own logit integrated out. Then its slope and minus its second
+    derivative by each prompt's logit; by the trend, whose `by_TN` have mean 0 in every prompt, the
+    slope, what hangs together with prompts' logits, and minus the second derivative.
+
+    The nodes of a prompt lie around the mode of its own logit, as wide as that is unsure.
+    """
+    own = np.zeros(len(starts_Q))
+    for _ in range(_ROUNDS):
+        rate = 1.0 / (1.0 + np.exp(-logit_N - own[index_N]))
+        lever = np.add.reduceat(trials_N * rate * (1.0 - rate), starts_Q)
+        free = 1.0 / (lever + 1.0 / own_variance)
+        step = np.add.reduceat(failures_N - trials_N * rate, starts_Q) - own / own_variance
+        step = np.clip(free * step, -_FURTHEST, _FURTHEST)
+        own += step
+        if np.abs(step).max(initial=0.0) < _NEAR:
+            break
+    own_JQ = own + np.sqrt(free) * _PLACES[:, None]
+    logit_JN = logit_N + own_JQ[:, index_N]
+    rate_JN = 1.0 / (1.0 + np.exp(-logit_JN))
+    said_JN = trials_N * np.log(rate_JN) - (trials_N - failures_N) * logit_JN
+    weight_JQ = np.add.reduceat(said_JN, starts_Q, axis=1) - 0.5 * own_JQ**2 / own_variance
+    top_Q = weight_JQ.max(axis=0)
+    weight_JQ = np.exp(weight_JQ - top_Q) * _WEIGHTS[:, None]
+    whole_Q = weight_JQ.sum(axis=0)
+    weight_JQ /= whole_Q
+    value = float((top_Q + np.log(whole_Q * np.sqrt(free / (2.0 * np.pi * own_variance)))).sum())
+    # By parts: how far own logits go and how unsure they stay says what groups say, and how surely.
+    mean_Q = (weight_JQ * own_JQ).sum(axis=0)
+    own_JQ -= mean_Q
+    curve_Q = (1.0 - (weight_JQ * own_JQ**2).sum(axis=0) / own_variance) / own_variance
+    missed_JN = failures_N - trials_N * rate_JN
+    lever_N = trials_N * (weight_JQ[:, index_N] * rate_JN * (1.0 - rate_JN)).sum(axis=0)
+    slope_TJQ = np.empty((len(by_TN), *own_JQ.shape))
+    for by, slope in zip(by_TN, slope_TJQ, strict=True):
+        np.add.reduceat(missed_JN * by, starts_Q, axis=1, out=slope)
+    mean_TQ = (weight_JQ * slope_TJQ).sum(axis=1)
+    slope_TJQ -= mean_TQ[:, None]
+    cross_TQ = -(weight_JQ * own_JQ * slope_TJQ).sum(axis=1) / own_variance
+    curve_TT = (by_TN * lever_N) @ by_TN.T
+    curve_TT -= np.einsum("tjq,sjq->ts", weight_JQ * slope_TJQ, slope_TJQ)
+    return value, mean_Q / own_variance, curve_Q, mean_TQ.sum(axis=1), cross_TQ, curve_TT
 
 
 def rate_moments(mean_P: Array, variance_P: Array) -> tuple[Array, Array]:
-    """Mean and variance of a rate whose logit is Gaussian (Gauss-Hermite, 11 nodes)."""
+    """Mean and variance of a rate whose logit is Gaussian."""
     logit = mean_P[:, None] + np.sqrt(variance_P)[:, None] * _NODES
     rate = 1.0 / (1.0 + np.exp(-np.clip(logit, -40.0, 40.0)))
     mean = rate @ _SHARES
