@@ -85,7 +85,7 @@ def test_a_far_start_arrives_at_the_same_mode() -> None:
 
 
 def test_prompts_that_nearly_all_fail_are_said_to_fail_as_often_as_they_do() -> None:
-    """A joint mode over weights and own logits said 0.02 too little here, with any number."""
+    """A joint mode over weights and own logits said 0.03 too little here, with any number."""
     missed = []
     for seed in range(24):
         rng = np.random.default_rng(seed)
@@ -94,12 +94,12 @@ def test_prompts_that_nearly_all_fail_are_said_to_fail_as_often_as_they_do() -> 
         logit = features @ weight + np.sqrt(3.0) * rng.standard_normal(2300)
         truth = 1 / (1 + np.exp(-logit))
         failures = rng.binomial(8, truth[:300]).astype(float)
-        none = np.zeros((300, 0))
-        groups = Groups(np.arange(300), np.full(300, 8.0), failures, np.zeros(300), none)
+        now = np.zeros((300, 2))
+        groups = Groups(np.arange(300), np.full(300, 8.0), failures, np.zeros(300), now)
         precision = np.array([1 / 16, 1.0, 1.0, 1.0, 1.0])
         found = fit(features[:300], groups, precision, 3.0, np.ones(300))
-        unsure = np.einsum("pf,pf->p", features @ found.covariance_FF, features) + 3.0
-        said, _ = rate_moments(features @ found.weight_F, unsure)
+        unsure = np.einsum("pf,pf->p", features @ found.covariance_FF[:5, :5], features) + 3.0
+        said, _ = rate_moments(features @ found.weight_F[:5], unsure)
         missed.append(float((said - truth)[300:].mean()))
     assert abs(np.mean(missed)) < 0.01
 

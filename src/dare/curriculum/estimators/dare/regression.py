@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dare.curriculum.arrays import Array
+from dare.curriculum.arrays import Array, compact
 
 TREND_VARIANCE = 0.05
 _ROUNDS = 25
@@ -177,14 +177,20 @@ def _integrated(
     mean_Q = (weight_JQ * own_JQ).sum(axis=0)
     own_JQ -= mean_Q
     curve_Q = (1.0 - (weight_JQ * own_JQ**2).sum(axis=0) / own_variance) / own_variance
-    missed_JN = failures_N - trials_N * rate_JN
-    lever_N = trials_N * (weight_JQ[:, index_N] * rate_JN * (1.0 - rate_JN)).sum(axis=0)
-    slope_TJQ = np.empty((len(by_TN), *own_JQ.shape))
+    # Few prompts have several groups that the trend moves apart.
+    few = np.flatnonzero(by_TN.any(axis=0))
+    rows, place = compact(index_N[few])
+    starts = np.searchsorted(place, np.arange(len(rows)))
+    by_TN, rate_JN, weight_JQ = by_TN[:, few], rate_JN[:, few], weight_JQ[:, rows]
+    missed_JN = failures_N[few] - trials_N[few] * rate_JN
+    lever_N = trials_N[few] * (weight_JQ[:, place] * rate_JN * (1.0 - rate_JN)).sum(axis=0)
+    slope_TJQ = np.empty((len(by_TN), *weight_JQ.shape))
     for by, slope in zip(by_TN, slope_TJQ, strict=True):
-        np.add.reduceat(missed_JN * by, starts_Q, axis=1, out=slope)
+        np.add.reduceat(missed_JN * by, starts, axis=1, out=slope)
     mean_TQ = (weight_JQ * slope_TJQ).sum(axis=1)
     slope_TJQ -= mean_TQ[:, None]
-    cross_TQ = -(weight_JQ * own_JQ * slope_TJQ).sum(axis=1) / own_variance
+    cross_TQ = np.zeros((len(by_TN), len(starts_Q)))
+    cross_TQ[:, rows] = -(weight_JQ * own_JQ[:, rows] * slope_TJQ).sum(axis=1) / own_variance
     curve_TT = (by_TN * lever_N) @ by_TN.T
     curve_TT -= np.einsum("tjq,sjq->ts", weight_JQ * slope_TJQ, slope_TJQ)
     return value, mean_Q / own_variance, curve_Q, mean_TQ.sum(axis=1), cross_TQ, curve_TT
