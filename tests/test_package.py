@@ -323,6 +323,14 @@ def test_nothing_is_pickled(path):
     assert [name for name in imported(path) if belongs(name, picklers)] == []
 
 
+@pytest.mark.parametrize("path", modules(SOURCE), ids=file_name)
+def test_asserts_have_no_effects(path):
+    """`python -O` leaves them out, with all that they call."""
+    asserts = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Assert)]
+    called = {ast.unparse(n.func) for a in asserts for n in ast.walk(a) if isinstance(n, ast.Call)}
+    assert called <= {"isinstance", "len"}
+
+
 def test_versions_agree():
     assert PROJECT["version"] == dare.__version__ == metadata.version("dare-rl")
     assert f"## [{dare.__version__}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")

@@ -170,5 +170,20 @@ def test_a_call_that_is_silent_is_given_up_and_one_that_shows_life_is_not() -> N
     assert thread.lost
 
 
+def test_a_cache_of_the_old_weights_that_is_in_use_is_a_failed_transfer() -> None:
+    """Also under `python -O`, where asserts are gone: see `test_asserts_have_no_effects`."""
+    calls: list[str] = []
+
+    class Llm:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: calls.append(name)  # None, as vLLM's False
+
+    engine = vllm_colocated.Colocated.__new__(vllm_colocated.Colocated)
+    vars(engine).update(_asleep=False, _thread=vllm_colocated._Watched(5.0), _llm=Llm())
+    with pytest.raises(GeneratorFailed, match=r"taking new weights .*old weights is in use"):
+        engine.load([])
+    assert calls == ["apply_model", "reset_prefix_cache"]
+
+
 def _raise(error: Exception) -> None:
     raise error

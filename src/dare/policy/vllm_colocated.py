@@ -119,7 +119,9 @@ class Colocated:
                 self._llm.wake_up()
             self._asleep = False
             self._llm.apply_model(lambda model: len(model.load_weights(weights)))
-            assert self._llm.reset_prefix_cache(), "the cache of the old weights is in use"
+            # Never inside an assert, which `python -O` leaves out.
+            if not self._llm.reset_prefix_cache():
+                raise RuntimeError("the cache of the old weights is in use")
 
         self._thread.call("taking new weights", copy)
 
