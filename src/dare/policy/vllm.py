@@ -62,6 +62,10 @@ class VllmGenerator:
         if settings.mode == "colocate":
             check_ranks(settings.tensor_parallel_size, policy.device, world()[1])
             check_installed()
+        else:
+            fix = "is no address; choose one like http://host:8000"
+            known = settings.server_url.startswith(("http://", "https://"))
+            require(known, "vllm_server_base_url", settings.server_url, fix)
         check_weights(policy.module)
         self._policy, self._settings = policy, settings
         self._engine: Engine | None = None
