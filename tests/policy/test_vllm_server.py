@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,33 @@ def server() -> Iterator[StandIn]:
     made.http.server_close()
 
 
+def after(times: int, then: Any, before: Any) -> Callable[[], Any]:
+    """An answer that changes after so many."""
+    left = iter([before] * times)
+    return lambda: next(left, then)
+
+
 WEIGHTS = [("a", torch.ones(2))]
+
+
+def test_its_cache_of_prompts_is_asked_for_until_it_is_empty(
+    server: StandIn, tmp_path: Path
+) -> None:
+    made = server.served(tmp_path)
+    server.answers["/reset_prefix_cache"] = after(3, {"success": True}, {"success": False})
+    made.load(WEIGHTS)
+    assert server.asked.count("/reset_prefix_cache") == 4
+    server.answers["/reset_prefix_cache"] = None  # of a version that does not tell
+    made.load(WEIGHTS)
+
+
+def test_a_cache_of_the_old_weights_that_stays_in_use_ends_the_run(
+    server: StandIn, tmp_path: Path
+) -> None:
+    made = server.served(tmp_path, limit=0.5)
+    server.answers["/reset_prefix_cache"] = {"success": False}
+    with pytest.raises(GeneratorFailed, match=r"old weights is in use for 0\.5 s"):
+        made.load(WEIGHTS)
 
 
 @pytest.mark.parametrize("answer", [b'{"success"', b"", 500], ids=["half", "nothing", "error"])

@@ -80,7 +80,7 @@ class Served:
             path = {"weights_path": str(self._folder)}
             call = {"method": "reload_weights", "kwargs": path, "timeout": self._limit}
             self._post("/collective_rpc", call, "taking new weights")
-            self._post("/reset_prefix_cache", {}, "taking new weights")
+            self._forget_prompts()
         if self._several:
             torch.distributed.barrier()
 
@@ -116,6 +116,19 @@ class Served:
         """It runs on; the folder of weights is not needed any more."""
         if self._sends:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _forget_prompts(self) -> None:
+        """Empty its cache of prompts, which is of the old weights. While a request holds a part of
+        it, such as one that an ended run left behind, the server does not, and says so with 200."""
+        end = time.monotonic() + self._limit
+        while True:
+            told = self._post("/reset_prefix_cache", {}, "taking new weights")
+            if not isinstance(told, dict) or told.get("success", True):  # old versions do not tell
+                return
+            if time.monotonic() > end:
+                why = f"a cache of prompts of the old weights is in use for {self._limit:g} s "
+                raise self._lost(f"{why}(vllm_server_timeout)", "taking new weights")
+            time.sleep(min(1.0, self._limit / 10))
 
     # ---- what it is ----
 
