@@ -73,6 +73,17 @@ def test_the_gap_is_over_all_parts_and_a_response_counts_once() -> None:
     assert Gap.figures([Gap().row, Gap().row]) == {}
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_response_without_tokens_changes_nothing_wherever_it_lies(mode: Any) -> None:
+    sampled, drawn = torch.tensor([-1.0, -0.5, -2.0, -1.0]), torch.tensor([-1.1, -0.9, -1.0, -1.5])
+    how, found = Correction(mode), []
+    for length in ([3, 1], [3, 1, 0], [0, 3, 0, 1, 0, 0]):
+        gap = Gap()
+        weight = corrected(sampled, drawn, torch.tensor(length), how, gap)
+        found.append((weight.tolist(), Gap.figures([gap.row])))
+    assert found == [found[0]] * 3
+
+
 def test_the_correction_weighs_the_gain_and_not_the_divergence() -> None:
     logprob = torch.tensor([-1.0, -2.0], requires_grad=True)
     given = {

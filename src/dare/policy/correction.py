@@ -96,7 +96,7 @@ def corrected(
         counted = known
         if how.of_responses:
             first = torch.zeros_like(known)
-            first[length.cumsum(0) - length] = True
+            first[(length.cumsum(0) - length)[length > 0]] = True
             counted = known & first
         gap.note(difference[known], weight[counted])
     return weight
