@@ -233,8 +233,11 @@ def _started(model: Any, device: torch.device, options: dict[str, Any]) -> tuple
     if device.type == "cpu":
         # The trainer computes on the same cores: no thread is tied to one of them.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-        # Not public: packed weights are copies that no transfer reaches, and it has no switch.
+        # Not public: packed weights are copies that no transfer reaches, and there is no switch,
+        # neither for oneDNN nor for the kernels of 16 bits on processors with AMX.
         setattr(importlib.import_module("vllm._custom_ops"), "_supports_onednn", False)  # noqa: B010
+        layers = importlib.import_module("vllm.model_executor.layers.utils")
+        setattr(layers, "check_cpu_sgl_kernel", lambda *_: False)  # noqa: B010
     elif device.index is not None:  # of this thread
         torch.cuda.set_device(device)
     vllm = importlib.import_module("vllm")
