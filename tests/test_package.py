@@ -321,6 +321,8 @@ def test_what_training_rests_on_does_not_know_it(room):
 def test_nothing_is_pickled(path):
     picklers = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve")
     assert [name for name in imported(path) if belongs(name, picklers)] == []
+    names = {n.attr for n in ast.walk(ast.parse(path.read_text("utf-8"))) if hasattr(n, "attr")}
+    assert not [name for name in names if name.endswith(("_object", "_object_list"))]  # of torch
 
 
 @pytest.mark.parametrize("path", modules(SOURCE), ids=file_name)
