@@ -285,6 +285,13 @@ def test_a_process_that_is_killed_ends_the_others_in_a_line(kind: str, tmp_path:
             "error: fsdp_cpu_ram_efficient_loading = True: must be false",
         ),
         (
+            {
+                "ACCELERATE_USE_PARALLELISM_CONFIG": "true",
+                "PARALLELISM_CONFIG_TP_SIZE": "2",
+            },
+            "error: parallelism_config = True: tensor, context and sequence parallel training are",
+        ),
+        (
             {"ACCELERATE_MIXED_PRECISION": "bf16"},
             "error: mixed_precision = 'bf16': the recipe has 'no'",
         ),
