@@ -190,6 +190,43 @@ def test_adapters_are_merged_and_the_dtype_is_the_policys(dtype: torch.dtype) ->
         assert rows(found) == rows(own)
 
 
+def test_an_engine_that_slept_draws_as_before_and_after_an_update_by_the_new_weights() -> None:
+    """The calls of sleep mode; on a CPU there is no memory to give back."""
+    made = policy(replace(SETTINGS, enable_sleep_mode=True))
+    own = Policy(made.module, made.tokenizer)
+    try:
+        for size in (0.0, 0.0, 0.05):
+            disturb(made.module, size)
+            made.updated()
+            assert rows(made.generate(request(), GREEDY)) == rows(own.generate(request(), GREEDY))
+            made.release()
+            assert made.generator._engine._asleep  # type: ignore[attr-defined]
+    finally:
+        made.close()
+
+
+def test_a_groups_prompt_is_read_once_and_never_after_an_update(
+    made: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = request(prompts=2, group=4, longest=2)
+    asked = replace(asked, prompts=[np.resize(one, 300) for one in asked.prompts])
+    made.generate(asked, GREEDY)
+    engine, cached = made.generator._engine, list[int]()  # type: ignore[attr-defined]
+    generate = engine._generate
+
+    def counted(what: str, *given: Any) -> Any:
+        found = generate(what, *given)
+        if what == "generating":
+            cached.extend(one.num_cached_tokens for one in found)
+        return found
+
+    monkeypatch.setattr(engine, "_generate", counted)
+    made.updated()
+    made.generate(asked, GREEDY)
+    assert [cached[0], cached[4]] == [0, 0]  # what the old weights had read is forgotten
+    assert min(cached[1:4] + cached[5:]) >= 128
+
+
 def test_responses_that_do_not_fit_are_refused() -> None:
     made = policy(replace(SETTINGS, max_model_length=32))
     with pytest.raises(InvalidInput, match="raise it to that") as caught:
