@@ -12,8 +12,10 @@ Needs vllm and, for its part, trl. Each part is a process of its own; what is fi
 
 A step has the same number of rollouts, limits and sampling in all; lengths are the policy's own, so
 tokens a second stand beside seconds. Steps that compile, save or follow a start are left out of the
-means. The gap is |log-prob of the policy - log-prob of the engine| of the tokens trained on; the
-ratios are the importance weights that correct for it, after their bounds. Ends with one JSON line.
+means. The gap is |log-prob of the policy - log-prob of the engine| of the tokens trained on, before
+correction and weighed by it; the ratios are the importance weights that correct for it, after their
+bounds. `gap_by_step` has the gap of every step, the first and the last included. Ends with one JSON
+line.
 """
 
 from __future__ import annotations
@@ -177,7 +179,8 @@ def train(options: argparse.Namespace) -> None:
 
 def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Means over the steps that count."""
-    lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").open(encoding="utf-8")]
+    text = (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
     end = json.loads((folder / "end.json").read_text(encoding="utf-8"))
     if [line["step"] for line in lines] != list(range(options.steps)):
         raise RuntimeError(f"steps {[line['step'] for line in lines]} are in the log")
@@ -203,6 +206,9 @@ def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         "reward": [round(line["reward"], 3) for line in lines],
         "gap": {
             name: _over(name, [line[name] for line in counted if name in line]) for name in gap
+        },
+        "gap_by_step": {
+            name: [round(line[name], 6) if name in line else None for line in lines] for name in gap
         },
     }
 

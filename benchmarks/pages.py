@@ -54,7 +54,9 @@ def interval(triple: list[float], sign: str = "") -> str:
 
 def short(seconds: float) -> str:
     """A duration in the unit that suits it."""
-    return f"{seconds * 1000:.2g} ms" if seconds < 0.1 else f"{seconds:.2g} s"
+    if seconds < 0.1:
+        return f"{seconds * 1000:.2g} ms"
+    return f"{float(f'{seconds:.2g}'):g} s"
 
 
 def size(megabytes: float) -> str:
@@ -354,10 +356,13 @@ def hints() -> str:
 
 def _scale(estimator: str) -> str:
     rows = []
-    for prompts, one in results("scale")[estimator].items():
+    found = results("scale")
+    measured = {power(prompts): one for prompts, one in found[estimator].items()}
+    more = {f"{power(prompts)} *": one for prompts, one in found["extrapolated"][estimator].items()}
+    for prompts, one in {**measured, **more}.items():
         names = ("plan_s", "observe_s", "refresh_s", "save_s", "load_s")
         times = [short(one[name]) for name in names]
-        rows.append([power(prompts), *times, size(one["state_mb"]), size(one["peak_mb"])])
+        rows.append([prompts, *times, size(one["state_mb"]), size(one["peak_mb"])])
     head = ["prompts", "plan", "observe", "refresh", "save", "load"]
     return markdown([*head, "state on disk", "peak memory of a process"], rows)
 
@@ -372,6 +377,21 @@ def scale_dare() -> str:
 def scale_posterior() -> str:
     """The same of an estimator that reads nothing."""
     return _scale("posterior")
+
+
+@table
+def scale_processes() -> str:
+    """What a step's exchange costs, by processes."""
+    found = results("scale")
+    alone, gloo = found["processes"], found["gloo_s"]
+    rows = []
+    for count in sorted({*alone, *gloo}, key=int):
+        one = alone.get(count, {})
+        pack, received = one.get("seconds"), one.get("received_mb")
+        told = (None if pack is None else short(pack), None if pack is None else size(received))
+        rows.append([f"{int(count):,}", *told, short(gloo[count]) if count in gloo else None])
+    head = ["processes", "pack and unpack", "received", "with gloo, on one machine"]
+    return markdown(head, rows)
 
 
 TRL_MODES = {"generate": "`generate`", "paged": "continuous batching", "vllm": "vLLM"}

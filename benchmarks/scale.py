@@ -1,6 +1,6 @@
 """What more prompts and more processes cost.
 
-    python benchmarks/scale.py [--largest 1000000] [--out FILE.json]
+    python benchmarks/scale.py [--largest 1000000] [--out FILE.json] [--derive]
 
 By prompts, each size in a process of its own: with the default estimator, a full memory of 16,384
 groups and states along 96 directions (`dare`); with one that keeps two numbers a prompt and reads
@@ -17,6 +17,9 @@ nothing of the policy, ten times as many prompts (`posterior`):
 First readings (`read`): states of 1,536 numbers of all prompts at once, computing them left out.
 By processes (`processes`), 8 rollouts of 1,000 tokens each: what every process packs, receives,
 unpacks and puts together in a step, the network left out; `gloo_s` has it, a few on one machine.
+
+Larger sizes (`extrapolated`) are not measured: each figure lies on a straight line through those of
+the two largest sizes that were. `--derive` computes them anew from the rows that --out holds.
 
 Seconds are of one core's time, so that a busy machine counts the same; `save_s`, `load_s` and
 `gloo_s` are of the clock. Set OMP_NUM_THREADS=1.
@@ -55,6 +58,7 @@ PER_PROCESS = 8  # rollouts
 PROMPT_TOKENS = 100
 PROCESSES = (1, 4, 16, 64, 256, 1024)
 CONNECTED = (2, 4, 8)
+EXTRAPOLATED = {"dare": (10**7, 10**8), "posterior": (10**8,)}
 
 
 def timed(
@@ -202,8 +206,8 @@ def over_gloo(processes: int) -> float:
             subprocess.Popen([sys.executable, __file__, "--rank", str(rank), *words])
             for rank in range(processes)
         ]
-        for one in running:
-            assert one.wait() == 0
+        if [one.wait() for one in running] != [0] * processes:
+            raise RuntimeError("a process of the exchange failed")
         return float((Path(folder) / "seconds").read_text("utf-8"))
 
 
@@ -214,11 +218,32 @@ def alone(kind: str, prompts: int) -> dict[str, float]:
     return {name: float(f"{value:.3g}") for name, value in json.loads(done.stdout).items()}
 
 
+def extrapolated(found: dict[str, Any]) -> dict[str, Any]:
+    """Figures of sizes beyond those measured, none below that of the largest. The prompt table is
+    left out: it is made in two ways."""
+    made: dict[str, Any] = {}
+    for kind, sizes in EXTRAPOLATED.items():
+        low, high = sorted(map(int, found[kind]))[-2:]
+        first, last = found[kind][str(low)], found[kind][str(high)]
+        made[kind] = {
+            str(size): {
+                name: float(f"{last[name] + max(0.0, slope) * (size - high):.2g}")
+                for name in last
+                if name != "table_s"
+                for slope in [(last[name] - first[name]) / (high - low)]
+            }
+            for size in sizes
+            if size > high
+        }
+    return made
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--largest", type=int, default=10**6, help="prompts; 10^7 takes 31 GB")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--derive", action="store_true", help="measure nothing")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--rank", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -232,7 +257,12 @@ def main() -> None:
         figures = of_reading(prompts) if kind == "read" else of_prompts(kind, prompts, repeats)
         print(json.dumps(figures))
         return
-    found: dict[str, Any] = {"dare": {}, "posterior": {}, "read": {}, "processes": {}}
+    if options.derive:
+        found = json.loads(options.out.read_text("utf-8"))
+        found["extrapolated"] = extrapolated(found)
+        options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        return
+    found = {"dare": {}, "posterior": {}, "read": {}, "processes": {}}
     most = {"dare": options.largest, "posterior": 10 * options.largest, "read": 10**5}
     for kind, largest in most.items():
         for size in [10**power for power in range(3, 9) if 10**power <= largest]:
@@ -242,6 +272,7 @@ def main() -> None:
         figures = of_processes(processes)
         found["processes"][str(processes)] = {k: float(f"{v:.3g}") for k, v in figures.items()}
     found["gloo_s"] = {str(count): float(f"{over_gloo(count):.3g}") for count in CONNECTED}
+    found["extrapolated"] = extrapolated(found)
     if options.out:
         options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(found))

@@ -321,6 +321,16 @@ def test_what_training_rests_on_does_not_know_it(room):
 def test_nothing_is_pickled(path):
     picklers = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve")
     assert [name for name in imported(path) if belongs(name, picklers)] == []
+    names = {n.attr for n in ast.walk(ast.parse(path.read_text("utf-8"))) if hasattr(n, "attr")}
+    assert not [name for name in names if name.endswith(("_object", "_object_list"))]  # of torch
+
+
+@pytest.mark.parametrize("path", modules(SOURCE), ids=file_name)
+def test_asserts_have_no_effects(path):
+    """`python -O` leaves them out, with all that they call."""
+    asserts = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Assert)]
+    called = {ast.unparse(n.func) for a in asserts for n in ast.walk(a) if isinstance(n, ast.Call)}
+    assert called <= {"isinstance", "len"}
 
 
 def test_versions_agree():

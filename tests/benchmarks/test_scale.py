@@ -20,6 +20,16 @@ def test_a_small_size_gives_every_figure_of_the_page(estimator):
     assert figures["state_mb"] > 2 * scale.ROLLOUTS * scale.TOKENS * 8 / 1e6  # tokens of two steps
 
 
+def test_what_is_extrapolated_lies_on_the_line_of_the_largest_two_sizes():
+    kept = json.loads(RESULTS.read_text("utf-8"))
+    assert kept["extrapolated"] == scale.extrapolated(kept)
+    rows = {str(10**power): {"plan_s": 3.0 + 10**power, "save_s": 1 / power} for power in (3, 4, 5)}
+    found = scale.extrapolated({"dare": rows, "posterior": rows})
+    assert found["posterior"]["100000000"]["plan_s"] == 1e8
+    assert found["dare"]["10000000"]["save_s"] == 0.2  # never below what was measured
+    assert not {*found["dare"]} & {*rows}
+
+
 def read(prompts: int) -> dict[str, float]:
     """As `scale.alone`, in a process that has imported everything already."""
     done = ranks.run(scale.__file__, "--one", "read", str(prompts))

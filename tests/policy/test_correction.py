@@ -53,9 +53,11 @@ def test_what_the_engine_did_not_tell_has_weight_one() -> None:
         {
             "sampling/sampling_logp_difference/mean": 0.5,
             "sampling/sampling_logp_difference/max": 0.5,
+            "sampling/sampling_logp_difference/corrected_mean": 0.5,
             "sampling/importance_sampling_ratio/min": math.exp(0.5),
             "sampling/importance_sampling_ratio/mean": math.exp(0.5),
             "sampling/importance_sampling_ratio/max": math.exp(0.5),
+            "sampling/masked_share": 0.0,
         }
     )
 
@@ -69,8 +71,46 @@ def test_the_gap_is_over_all_parts_and_a_response_counts_once() -> None:
     corrected(torch.tensor([-1.0]), torch.tensor([-2.0]), torch.tensor([1]), how, gaps[1])
     figures = list(Gap.figures([gap.row for gap in gaps]).values())
     share = math.exp(0.3)
-    assert figures == pytest.approx([1.3 / 3, 1.0, 0.0, share / 2, share], rel=1e-5)
+    expected = [1.3 / 3, 1.0, 0.15, 0.0, share / 2, share, 0.5]  # the second response is left out
+    assert figures == pytest.approx(expected, rel=1e-5)
     assert Gap.figures([Gap().row, Gap().row]) == {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_left_after_correction_is_weighed_by_the_weights(mode: Any) -> None:
+    rng = np.random.default_rng(1)
+    rows = [rng.normal(0, 0.5, size).tolist() for size in (2, 9, 4, 11)]
+    gap, flat = Gap(), torch.tensor(np.concatenate(rows))
+    length = torch.tensor([len(row) for row in rows])
+    corrected(flat, torch.zeros_like(flat), length, Correction(mode, 0.3, 1.5), gap)
+    weights = by_loops(rows, mode, 0.3, 1.5)
+    sizes = np.abs(np.concatenate(rows))
+    found = Gap.figures([gap.row])
+    after = found["sampling/sampling_logp_difference/corrected_mean"]
+    assert after == pytest.approx(np.average(sizes, weights=weights))
+    firsts = np.cumsum([0, *map(len, rows[:-1])])
+    counted = np.array(weights)[firsts] if mode.startswith("sequence") else np.array(weights)
+    assert found["sampling/masked_share"] == pytest.approx((counted == 0).mean())
+    assert (found["sampling/masked_share"] > 0) == mode.endswith("mask")
+
+
+def test_where_all_is_left_out_nothing_is_told_of_what_remains() -> None:
+    gap = Gap()
+    corrected(torch.zeros(2), torch.full((2,), -2.0), torch.tensor([2]), Correction(), gap)
+    found = Gap.figures([gap.row])
+    assert found["sampling/masked_share"] == 1.0
+    assert "sampling/sampling_logp_difference/corrected_mean" not in found
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_response_without_tokens_changes_nothing_wherever_it_lies(mode: Any) -> None:
+    sampled, drawn = torch.tensor([-1.0, -0.5, -2.0, -1.0]), torch.tensor([-1.1, -0.9, -1.0, -1.5])
+    how, found = Correction(mode), []
+    for length in ([3, 1], [3, 1, 0], [0, 3, 0, 1, 0, 0]):
+        gap = Gap()
+        weight = corrected(sampled, drawn, torch.tensor(length), how, gap)
+        found.append((weight.tolist(), Gap.figures([gap.row])))
+    assert found == [found[0]] * 3
 
 
 def test_the_correction_weighs_the_gain_and_not_the_divergence() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -168,6 +170,52 @@ def test_a_call_that_is_silent_is_given_up_and_one_that_shows_life_is_not() -> N
         thread.call("working", lambda: time.sleep(60))
     assert time.monotonic() - begun < 30  # far from 60
     assert thread.lost
+
+
+def test_a_cache_of_the_old_weights_that_is_in_use_is_a_failed_transfer() -> None:
+    """Also under `python -O`, where asserts are gone: see `test_asserts_have_no_effects`."""
+    calls: list[str] = []
+
+    class Llm:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: calls.append(name)  # None, as vLLM's False
+
+    engine = vllm_colocated.Colocated.__new__(vllm_colocated.Colocated)
+    vars(engine).update(_asleep=False, _thread=vllm_colocated._Watched(5.0), _llm=Llm())
+    with pytest.raises(GeneratorFailed, match=r"taking new weights .*old weights is in use"):
+        engine.load([])
+    assert calls == ["apply_model", "reset_prefix_cache"]
+
+
+def test_who_shares_an_engine_exchanges_numbers_and_each_finds_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three processes, one without anything to ask, stood in for by threads."""
+    asked = [[[5, 1 << 61, 7, 8], [1, 2]], [], [[3], [4, 5, 6]]]
+    meeting, place = threading.Barrier(3, timeout=30), threading.local()
+    table: list[Any] = [None] * 3
+
+    def gathered(found: list[torch.Tensor], mine: torch.Tensor, group: Any) -> None:
+        table[place.rank] = mine
+        meeting.wait()
+        for one, other in zip(found, table, strict=True):
+            one.copy_(other)
+        meeting.wait()
+
+    monkeypatch.setattr(torch.distributed, "all_gather", gathered)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda _: place.rank)
+
+    def work(rank: int) -> tuple[list[list[int]], slice]:
+        place.rank = rank
+        engine = vllm_colocated.Colocated.__new__(vllm_colocated.Colocated)
+        settings = VllmSettings(tensor_parallel_size=3)
+        vars(engine).update(_group="it", _settings=settings, _device=torch.device("cpu"))
+        return engine._everyones(asked[rank])
+
+    with ThreadPoolExecutor(3) as pool:
+        for mine, (every, where) in zip(asked, pool.map(work, range(3)), strict=True):
+            assert every == [*asked[0], *asked[2]]
+            assert every[where] == mine
 
 
 def _raise(error: Exception) -> None:

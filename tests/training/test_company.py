@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ def reward(completions, trainer_state, **_):
     what = os.environ["WHAT"]
     if rank == 0 and step == 2 and what in ("kill", "stop", "pause"):
         pid = int(pathlib.Path("pid").read_text())
+        pathlib.Path("lost").write_text(str(time.time()))
         os.kill(pid, signal.SIGKILL if what == "kill" else signal.SIGSTOP)
         if what == "pause":
             time.sleep(3)
@@ -55,6 +57,11 @@ def launch(
     given |= variables
     command = ("-m", "dare", "train", *words)
     return ranks.run(*command, processes=2, folder=folder, variables=given)
+
+
+def since_the_loss(folder: Path) -> float:
+    """Seconds since a process was killed or stopped."""
+    return time.time() - float((folder / "lost").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +88,9 @@ def test_a_process_that_is_stopped_for_a_while_changes_nothing(
 def test_a_process_that_is_lost_ends_the_others_in_a_line(
     what: str, undisturbed: Path, tmp_path: Path
 ) -> None:
-    done = launch(tmp_path / what, what, *NEW, "--ddp-timeout", "8")
+    wait = () if what == "kill" else ("--ddp-timeout", "8")  # a killed one closes its connections
+    done = launch(tmp_path / what, what, *NEW, *wait)
+    assert since_the_loss(tmp_path / what) < 60
     assert done.returncode != 0
     error = [line for line in done.stderr.splitlines() if "error: processes = 2" in line]
     assert len(error) == 1, done.stderr[-3000:]

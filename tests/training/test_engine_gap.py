@@ -16,6 +16,9 @@ from dare.policy.generate import Generated, GenerationRequest
 from dare.policy.policy import build_generator
 from dare_decoder import Sampling
 
+EXPECTED = [0.1, 0.1, 0.1, *[math.exp(-0.1)] * 3, 0.0]
+"""Of `GAP_FIGURES` where every token is 0.1 less likely than the engine says."""
+
 
 class Offset:
     """The policy's own generator, which says that every token was likelier by `by` nats."""
@@ -55,7 +58,7 @@ def test_the_gap_is_measured_and_weighs_the_gradient(tmp_path: Path) -> None:
     for one, other in zip(plain, off, strict=True):
         assert not set(GAP_FIGURES) & set(one)
         found = [other[name] for name in GAP_FIGURES]
-        assert found == pytest.approx([0.1, 0.1, *[math.exp(-0.1)] * 3], rel=1e-3)
+        assert found == pytest.approx(EXPECTED, rel=1e-3)
         assert other["grad_norm"] == pytest.approx(math.exp(-0.1) * one["grad_norm"], rel=1e-3)
     cut = logs(tmp_path / "cut", by=-0.5, vllm_importance_sampling_clip_max=1.2, **mode)
     assert cut[0]["grad_norm"] == pytest.approx(1.2 * plain[0]["grad_norm"], rel=1e-3)
@@ -66,6 +69,7 @@ def test_responses_too_far_off_are_masked_by_default(tmp_path: Path) -> None:
     found = logs(tmp_path, by=-2.0)
     assert found[0]["sampling/importance_sampling_ratio/max"] <= 3.0
     assert found[0]["sampling/importance_sampling_ratio/min"] == 0.0
+    assert found[0]["sampling/masked_share"] == 1.0
     assert found[0]["grad_norm"] == 0.0  # e^2 a token: no response is likely enough
 
 
@@ -90,4 +94,4 @@ def test_it_is_the_same_wherever_the_policys_log_probs_come_from(
     assert told
     for line in told:
         values = [line[name] for name in GAP_FIGURES]
-        assert values == pytest.approx([0.1, 0.1, *[math.exp(-0.1)] * 3], rel=1e-3)
+        assert values == pytest.approx(EXPECTED, rel=1e-3)

@@ -252,18 +252,28 @@ def test_the_whole_state_is_held_by_who_saves_it_alone(kind: str, tmp_path: Path
         assert all(one["loads"] == [["cpu", True]] * (step - 1) for one in both)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["ddp", *KINDS])
 def test_thirty_steps_of_ragged_lengths_do_not_hang(kind: str, tmp_path: Path) -> None:
     run = trained(tmp_path, *NEW, "--max-steps", "30", "--save-strategy", "no", kind=kind)
-    assert len(tiny.lines(run / "metrics.jsonl")) == 30
+    steps = tiny.lines(run / "metrics.jsonl")
+    assert len(steps) == 30
+    assert len({step["length"] for step in steps}) > 20
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_process_that_is_killed_ends_the_others_in_a_line(kind: str, tmp_path: Path) -> None:
     done = test_company.launch(tmp_path, "kill", *test_company.NEW, **LAUNCHED[kind])
+    assert test_company.since_the_loss(tmp_path) < 60
     assert done.returncode != 0
     (line,) = [one for one in done.stderr.splitlines() if "error: processes = 2" in one]
     assert "checkpoint-2 is intact: continue with dare train --resume run" in line
+    if kind != "fsdp2":  # DeepSpeed's start takes too long for more of the same
+        return
+    words = ("--resume", "run", "--trust")
+    again = test_company.launch(tmp_path, "go on", *words, **LAUNCHED[kind])
+    assert again.returncode == 0, again.stderr[-3000:]
+    steps = [step["step"] for step in tiny.lines(tmp_path / "run" / "metrics.jsonl")]
+    assert steps == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -273,6 +283,13 @@ def test_a_process_that_is_killed_ends_the_others_in_a_line(kind: str, tmp_path:
         (
             {"FSDP_CPU_RAM_EFFICIENT_LOADING": "true"},
             "error: fsdp_cpu_ram_efficient_loading = True: must be false",
+        ),
+        (
+            {
+                "ACCELERATE_USE_PARALLELISM_CONFIG": "true",
+                "PARALLELISM_CONFIG_TP_SIZE": "2",
+            },
+            "error: parallelism_config = True: tensor, context and sequence parallel training are",
         ),
         (
             {"ACCELERATE_MIXED_PRECISION": "bf16"},

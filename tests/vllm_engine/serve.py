@@ -4,9 +4,11 @@ import runpy
 import sys
 
 import vllm._custom_ops
+import vllm.model_executor.layers.utils
 
 # Packed weights are copies that no transfer reaches. Each process imports this file.
 vllm._custom_ops._supports_onednn = False
+vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
 
 if __name__ == "__main__":
     sys.argv[0] = "api_server"

@@ -14,11 +14,13 @@ Mode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_ma
 MODES = get_args(Mode)
 
 _DIFFERENCE, _RATIO = "sampling/sampling_logp_difference", "sampling/importance_sampling_ratio"
+_CORRECTED = f"{_DIFFERENCE}/corrected_mean"
 GAP_FIGURES = (
-    *(f"{_DIFFERENCE}/mean", f"{_DIFFERENCE}/max"),
-    *(f"{_RATIO}/min", f"{_RATIO}/mean", f"{_RATIO}/max"),
+    *(f"{_DIFFERENCE}/mean", f"{_DIFFERENCE}/max", _CORRECTED),
+    *(f"{_RATIO}/min", f"{_RATIO}/mean", f"{_RATIO}/max", "sampling/masked_share"),
 )
-"""What is logged of the gap between engine and policy, under TRL's names."""
+"""What is logged of the gap between engine and policy, before and after correction: under TRL's
+names, but for `corrected_mean` and `masked_share`, which it does not have."""
 
 
 @dataclass(frozen=True)
@@ -58,30 +60,37 @@ class Gap:
     """How far engine and policy are apart, over what a process trains on in a step."""
 
     def __init__(self) -> None:
-        self.row = np.array([0.0, 0.0, 0.0, 0.0, 0.0, math.inf, -math.inf])
-        """Tokens, sum of their differences, weights, their sum; the largest difference, the
-        smallest and the largest weight. To gather."""
+        self.row = np.array([0.0] * 8 + [math.inf, -math.inf])
+        """Tokens, sum of their differences, of their weights, of the two multiplied; weights that
+        count, their sum, how many of them are 0; the largest difference, the smallest and the
+        largest weight. To gather."""
 
-    def note(self, difference: Tensor, weight: Tensor) -> None:
-        """Add differences of tokens, and the weights: one a token, or one a response."""
+    def note(self, difference: Tensor, weight: Tensor, counted: Tensor) -> None:
+        """Add differences and weights of tokens, and the weights that count: one a token, or one a
+        response."""
         if not len(difference):
             return
-        size = difference.abs()
-        self.row[:4] += (len(size), float(size.sum()), len(weight), float(weight.sum()))
-        self.row[4] = max(self.row[4], float(size.max()))
-        self.row[5] = min(self.row[5], float(weight.min()))
-        self.row[6] = max(self.row[6], float(weight.max()))
+        size, weight = difference.abs().double(), weight.double()
+        self.row[:4] += (len(size), float(size.sum()), float(weight.sum()), float(weight @ size))
+        self.row[4:7] += (len(counted), float(counted.sum()), float((counted == 0).sum()))
+        self.row[7] = max(self.row[7], float(size.max()))
+        self.row[8] = min(self.row[8], float(counted.min()))
+        self.row[9] = max(self.row[9], float(counted.max()))
 
     @staticmethod
     def figures(rows: list[Any]) -> dict[str, float]:
-        """The figures of all processes' rows; none where no engine told anything."""
+        """The figures of all processes' rows; none where no engine told anything, and no corrected
+        mean where every token has weight 0."""
         table = np.stack(rows)
-        tokens, difference, weights, ratio = table[:, :4].sum(axis=0).tolist()
+        tokens, difference, weight, product, weights, ratio, zero = table[:, :7].sum(axis=0)
         if not tokens:
             return {}
-        largest, _, high = table[:, 4:].max(axis=0).tolist()
-        values = (difference / tokens, largest, table[:, 5].min(), ratio / weights, high)
-        return dict(zip(GAP_FIGURES, map(float, values), strict=True))
+        largest, _, high = table[:, 7:].max(axis=0)
+        after = product / weight if weight > 0 else math.nan
+        of_weights = (table[:, 8].min(), ratio / weights, high, zero / weights)
+        values = (difference / tokens, largest, after, *of_weights)
+        found = dict(zip(GAP_FIGURES, map(float, values), strict=True))
+        return {name: value for name, value in found.items() if not math.isnan(value)}
 
 
 def corrected(
@@ -96,7 +105,7 @@ def corrected(
         counted = known
         if how.of_responses:
             first = torch.zeros_like(known)
-            first[length.cumsum(0) - length] = True
+            first[(length.cumsum(0) - length)[length > 0]] = True
             counted = known & first
-        gap.note(difference[known], weight[counted])
+        gap.note(difference[known], weight[known], weight[counted])
     return weight

@@ -18,6 +18,7 @@ from torch import Tensor
 from dare.errors import require
 from dare.policy.generate import Generated, GenerationRequest, GeneratorFailed
 from dare.policy.score import Scores
+from dare.policy.stale import Staleness
 from dare.policy.vllm_colocated import Colocated, check_installed, check_ranks
 from dare.policy.vllm_engine import Drawn, Engine, VllmSettings, Wanted, world
 from dare.policy.vllm_server import Served
@@ -62,11 +63,17 @@ class VllmGenerator:
         if settings.mode == "colocate":
             check_ranks(settings.tensor_parallel_size, policy.device, world()[1])
             check_installed()
+        else:
+            fix = "is no address; choose one like http://host:8000"
+            known = settings.server_url.startswith(("http://", "https://"))
+            require(known, "vllm_server_base_url", settings.server_url, fix)
         check_weights(policy.module)
         self._policy, self._settings = policy, settings
         self._engine: Engine | None = None
         self._stale, self._verified = True, False
         self._largest_gap = _tolerance(self._dtype)
+        self._probe: list[list[int]] = []
+        self._staleness = Staleness()
         self.gap = 0.0
         """Mean difference of log-probs that the last transfer was verified by."""
 
@@ -89,7 +96,7 @@ class VllmGenerator:
     def close(self) -> None:
         """Stop the engine, or let go of the server."""
         engine, self._engine = self._engine, None
-        self._stale = True
+        self._stale, self._staleness = True, Staleness()
         if engine is not None:
             engine.close()
 
@@ -133,11 +140,14 @@ class VllmGenerator:
         """Compare what the engine says of a few tokens with what the policy says, if there are any.
 
         A transfer can report success and be wrong: packed weights, a cache of the old ones, a
-        server that has another model.
+        server that has another model. The tokens are those of the run's first prompts, always the
+        same, so that an engine that is left behind is seen too, however little an update changes.
         """
-        texts = [[int(token) for token in prompt[:_PROBE_TOKENS]] for prompt in prompts[:_PROBES]]
-        # Two tokens at least: the first has no log-prob.
-        pairs = engine.read([text if len(text) > 1 else text * 2 for text in texts])
+        if not self._probe:
+            texts = [[int(token) for token in one[:_PROBE_TOKENS]] for one in prompts[:_PROBES]]
+            # Two tokens at least: the first has no log-prob.
+            self._probe = [text if len(text) > 1 else text * 2 for text in texts]
+        pairs = engine.read(self._probe)
         if not pairs:
             return False
         told = np.concatenate([np.array(found, np.float64) for _, found in pairs])
@@ -145,13 +155,19 @@ class VllmGenerator:
             [np.array(text[:1], np.int64) for text, _ in pairs],
             [np.array(text[1:], np.int64) for text, _ in pairs],
             Sampling(1.0, 1.0, 0),
-        ).logprobs
+        ).logprobs.astype(np.float64)
         self.gap = float(np.abs(told - own).mean()) if len(told) == len(own) else float("nan")
         if not self.gap <= self._largest_gap:
             fix = (
                 "the engine does not have the policy's weights after they were sent: log-probs of "
                 f"{len(own)} tokens differ by {self.gap:.3g} on average, {self._largest_gap} would "
                 "be rounding"
+            )
+            raise GeneratorFailed("generator", "vllm", fix)
+        if self._staleness.add([text for text, _ in pairs], told, own):
+            fix = (
+                "the engine still has the weights of before after new ones were sent: its "
+                f"log-probs of {len(own)} tokens are those of the policy before its last update"
             )
             raise GeneratorFailed("generator", "vllm", fix)
         return True

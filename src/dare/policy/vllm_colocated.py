@@ -80,7 +80,7 @@ class Colocated:
         self._settings, self._asleep = settings, False
         self._group = _group_of(settings.tensor_parallel_size)
         self._thread = _Watched(settings.server_timeout)
-        device = next(model.parameters()).device
+        device = self._device = next(model.parameters()).device
         length = settings.max_model_length or (context if context < 1 << 30 else None)
         options: dict[str, Any] = {
             "dtype": str(dtype).removeprefix("torch."),
@@ -119,7 +119,9 @@ class Colocated:
                 self._llm.wake_up()
             self._asleep = False
             self._llm.apply_model(lambda model: len(model.load_weights(weights)))
-            assert self._llm.reset_prefix_cache(), "the cache of the old weights is in use"
+            # Never inside an assert, which `python -O` leaves out.
+            if not self._llm.reset_prefix_cache():
+                raise RuntimeError("the cache of the old weights is in use")
 
         self._thread.call("taking new weights", copy)
 
@@ -127,7 +129,8 @@ class Colocated:
         self, wanted: Sequence[Wanted], sampling: Sampling, ends: Sequence[int], logprobs: bool
     ) -> list[Drawn]:
         """One response for each."""
-        wanted, mine = self._everyones(wanted)
+        every, mine = self._everyones([[one.max_tokens, one.seed, *one.prompt] for one in wanted])
+        wanted = [Wanted(prompt, budget, seed) for budget, seed, *prompt in every]
         params = importlib.import_module("vllm").SamplingParams
         same = {**options_of(sampling, ends, logprobs), "detokenize": False}
         each = [params(max_tokens=one.max_tokens, seed=one.seed, **same) for one in wanted]
@@ -183,15 +186,25 @@ class Colocated:
             _LOG.warning("%s", error.fix)
         self._thread.end()
 
-    def _everyones(self, mine: Sequence[Kind]) -> tuple[list[Kind], slice]:
-        """What all processes of this engine ask for, and which of it is this one's: they must make
-        the same steps."""
+    def _everyones(self, mine: Sequence[list[int]]) -> tuple[list[list[int]], slice]:
+        """What all processes of this engine ask for, in numbers, and which of it is this one's:
+        they must make the same steps."""
         if self._group is None:
             return list(mine), slice(None)
-        parts: list[Any] = [None] * self._settings.tensor_parallel_size
-        torch.distributed.all_gather_object(parts, list(mine), group=self._group)
+        flat = torch.tensor([len(mine), *map(len, mine), *(n for one in mine for n in one)])
+        sizes = torch.cat(self._from_all(torch.tensor([len(flat)]))).tolist()
+        padded = torch.nn.functional.pad(flat, (0, max(sizes) - len(flat)))
+        parts = [
+            _unflat(part[:size]) for part, size in zip(self._from_all(padded), sizes, strict=True)
+        ]
         first = sum(len(part) for part in parts[: torch.distributed.get_rank(self._group)])
         return [one for part in parts for one in part], slice(first, first + len(mine))
+
+    def _from_all(self, mine: Tensor) -> list[Tensor]:
+        mine = mine.to(self._device)
+        found = [torch.empty_like(mine) for _ in range(self._settings.tensor_parallel_size)]
+        torch.distributed.all_gather(found, mine, group=self._group)
+        return [one.cpu() for one in found]
 
     def _generate(self, what: str, prompts: Sequence[list[int]], params: list[Any]) -> list[Any]:
         if not prompts:
@@ -223,6 +236,13 @@ def _group_of(ranks: int) -> Any:
     return made[rank // ranks]
 
 
+def _unflat(flat: Tensor) -> list[list[int]]:
+    """Lists of numbers, of how many there are, the length of each, and one behind another."""
+    count = int(flat[0])
+    sizes = flat[1 : 1 + count].tolist()
+    return [part.tolist() for part in flat[1 + count :].split(sizes)] if count else []
+
+
 def _started(model: Any, device: torch.device, options: dict[str, Any]) -> tuple[Any, bool]:
     """vLLM's `LLM` in this process; whether it made the process group is told too."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # its weights must be in reach
@@ -231,8 +251,11 @@ def _started(model: Any, device: torch.device, options: dict[str, Any]) -> tuple
     if device.type == "cpu":
         # The trainer computes on the same cores: no thread is tied to one of them.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-        # Not public: packed weights are copies that no transfer reaches, and it has no switch.
+        # Not public: packed weights are copies that no transfer reaches, and there is no switch,
+        # neither for oneDNN nor for the kernels of 16 bits on processors with AMX.
         setattr(importlib.import_module("vllm._custom_ops"), "_supports_onednn", False)  # noqa: B010
+        layers = importlib.import_module("vllm.model_executor.layers.utils")
+        setattr(layers, "check_cpu_sgl_kernel", lambda *_: False)  # noqa: B010
     elif device.index is not None:  # of this thread
         torch.cuda.set_device(device)
     vllm = importlib.import_module("vllm")

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 import torch
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 from torch import Tensor
 
 from dare.errors import require
@@ -96,7 +96,10 @@ def check_version(found: str, name: str) -> None:
     """Whether this version fits; builds for a CUDA of theirs (+cu130) do too."""
     least, below = map(Version, VERSIONS)
     fix = f"{name} {found} does not fit: {INSTALL.replace('vllm', name)}"
-    fits = least <= Version(Version(found).base_version) < below
+    try:
+        fits = least <= Version(Version(found).base_version) < below
+    except InvalidVersion:  # of a build that was given none
+        fits = False
     require(fits, "generator", "vllm", fix)
 
 

@@ -7,6 +7,7 @@ and has one budget and one seed for all requests.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import queue
 import re
@@ -25,7 +26,15 @@ from torch import Tensor
 
 from dare.errors import InvalidInput, first_line, require
 from dare.policy.generate import GeneratorFailed
-from dare.policy.vllm_engine import Drawn, VllmSettings, Wanted, check_version, options_of, world
+from dare.policy.vllm_engine import (
+    INSTALL,
+    Drawn,
+    VllmSettings,
+    Wanted,
+    check_version,
+    options_of,
+    world,
+)
 from dare_decoder import Sampling
 from dare_decoder.model import without_adapters
 
@@ -39,6 +48,8 @@ _SIZES = {
     "hidden_size": r"embedding_dim=(\d+)",
     "num_hidden_layers": r"\(0-\d+\): (\d+) x ",
 }
+_BROKEN = (OSError, http.client.HTTPException, ValueError)
+"""Refused, reset, timed out, an answer that is an error, one that broke off or that is no JSON."""
 _COUNTED = re.compile(r"^vllm:(?:prompt|generation)_tokens_total\S* (\S+)$", re.MULTILINE)
 
 
@@ -52,8 +63,8 @@ class Served:
         rank, processes = world()
         self._several, self._sends = processes > 1, rank == 0
         self._wait_for_it()
-        check_version(str(self._get("/version")["version"]), "vllm")
-        self._name = str(self._get("/v1/models")["data"][0]["id"])
+        check_version(str(self._told(self._get("/version"), "version")), "vllm")
+        self._name = str(self._told(self._get("/v1/models"), "data", 0, "id"))
         self._check(model)
 
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -69,7 +80,7 @@ class Served:
             path = {"weights_path": str(self._folder)}
             call = {"method": "reload_weights", "kwargs": path, "timeout": self._limit}
             self._post("/collective_rpc", call, "taking new weights")
-            self._post("/reset_prefix_cache", {}, "taking new weights")
+            self._forget_prompts()
         if self._several:
             torch.distributed.barrier()
 
@@ -82,8 +93,9 @@ class Served:
             {"prompt": one.prompt, "max_tokens": one.max_tokens, "seed": one.seed, **same}
             for one in wanted
         ]
+        told = ("logprobs", "token_logprobs")
         return [
-            Drawn(choice["token_ids"], choice["logprobs"]["token_logprobs"] if logprobs else None)
+            Drawn(self._told(choice, "token_ids"), self._told(choice, *told) if logprobs else None)
             for choice in self._complete(asked, "generating")
         ]
 
@@ -93,7 +105,7 @@ class Served:
         choices = self._complete([{"prompt": text, **more} for text in texts], "reading")
         found = []
         for text, choice in zip(texts, choices, strict=True):
-            at_each = zip(choice["prompt_logprobs"][1:], text[1:], strict=True)
+            at_each = zip(self._told(choice, "prompt_logprobs")[1:], text[1:], strict=True)
             found.append((text, [float(at[str(token)]["logprob"]) for at, token in at_each]))
         return found
 
@@ -104,6 +116,19 @@ class Served:
         """It runs on; the folder of weights is not needed any more."""
         if self._sends:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _forget_prompts(self) -> None:
+        """Empty its cache of prompts, which is of the old weights. While a request holds a part of
+        it, such as one that an ended run left behind, the server does not, and says so with 200."""
+        end = time.monotonic() + self._limit
+        while True:
+            told = self._post("/reset_prefix_cache", {}, "taking new weights")
+            if not isinstance(told, dict) or told.get("success", True):  # old versions do not tell
+                return
+            if time.monotonic() > end:
+                why = f"a cache of prompts of the old weights is in use for {self._limit:g} s "
+                raise self._lost(f"{why}(vllm_server_timeout)", "taking new weights")
+            time.sleep(min(1.0, self._limit / 10))
 
     # ---- what it is ----
 
@@ -124,10 +149,11 @@ class Served:
     def _check(self, model: Any) -> None:
         """That it serves this model, in this dtype, and lets its weights be replaced."""
         try:
-            served = self._get("/server_info?config_format=json")["vllm_config"]["model_config"]
+            info = self._get("/server_info?config_format=json")
         except GeneratorFailed as error:
             fix = f"the server does not let its weights be replaced; start it so: {self._how}"
             raise InvalidInput("vllm_server_base_url", self._url, fix) from error
+        served = self._told(info, "vllm_config", "model_config")
         for size, ours, theirs in self._differs(model):
             fix = f"the server serves another model, {self._name}: its {size} is {theirs}, the "
             raise InvalidInput("vllm_server_base_url", self._url, f"{fix}policy's {ours}")
@@ -140,6 +166,16 @@ class Served:
             same = its.rpartition(".")[2] == wanted.rpartition(".")[2]
             require(same, "vllm_server_base_url", self._url, fix)
 
+    def _told(self, answer: Any, *path: str | int) -> Any:
+        """What lies there in an answer of a version that fits."""
+        for key in path:
+            try:
+                answer = answer[key]
+            except (LookupError, TypeError) as error:
+                fix = f"its answer has no {key!r}: no vLLM of a version that fits; {INSTALL}"
+                raise InvalidInput("vllm_server_base_url", self._url, fix) from error
+        return answer
+
     def _differs(self, model: Any) -> list[tuple[str, int, int]]:
         """Sizes that the server's model and ours do not share, as far as it shows its layers; the
         numbers of the first transfer say the rest."""
@@ -147,7 +183,7 @@ class Served:
             told = self._post("/collective_rpc", {"method": "get_model_inspection"}, "answering")
         except GeneratorFailed:
             return []
-        shown = str(told["results"][0])
+        shown = str(self._told(told, "results", 0))
         config = without_adapters(model).config.get_text_config()
         found = []
         for name, pattern in _SIZES.items():
@@ -177,7 +213,7 @@ class Served:
                     try:
                         # No limit of its own: a long response is no dead server.
                         body = self._request("/v1/completions", {**same, **asked[place]}, None)
-                        done.put((place, json.loads(body)["choices"][0]))
+                        done.put((place, self._told(json.loads(body), "choices", 0)))
                     except Exception as error:
                         done.put((place, error))
                         return
@@ -200,13 +236,13 @@ class Served:
                     ) from None
                 continue
             if isinstance(choice, Exception):
-                raise self._lost(_line(choice), what) from choice
+                raise self._lost(first_line(choice), what) from choice
             found[place], seen = choice, time.monotonic()
         return [found[place] for place in range(len(asked))]
 
     def _tokens_made(self) -> float | None:
         """All tokens that the server has read or made; None where it does not tell in time."""
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(*_BROKEN):
             told = self._request("/metrics", None, self._limit / 4).decode()
             return sum(float(value) for value in _COUNTED.findall(told))
         return None
@@ -220,24 +256,23 @@ class Served:
     def _answer(self, ask: Callable[[], bytes], what: str) -> Any:
         try:
             body = ask()
-        except OSError as error:  # refused, reset, timed out, or an answer that is an error
-            raise self._lost(_line(error), what) from error
-        return json.loads(body) if body.strip() else None
+            return json.loads(body) if body.strip() else None
+        except _BROKEN as error:
+            raise self._lost(first_line(error), what) from error
 
     def _request(self, path: str, body: dict[str, Any] | None, limit: float | None) -> bytes:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         asked = urllib.request.Request(self._url + path, data=data, headers=headers)
-        with urllib.request.urlopen(asked, timeout=limit) as answer:
-            told: bytes = answer.read()
-            return told
+        try:
+            with urllib.request.urlopen(asked, timeout=limit) as answer:
+                told: bytes = answer.read()
+                return told
+        except urllib.error.HTTPError as error:
+            said = b""
+            with error, contextlib.suppress(*_BROKEN):
+                said = error.read()
+            raise OSError(f"{error.code} {said.decode(errors='replace')}") from error
 
     def _lost(self, why: str, what: str) -> GeneratorFailed:
         return GeneratorFailed("generator", "vllm", f"the server {self._url} failed {what}: {why}")
-
-
-def _line(error: Exception) -> str:
-    """An error in a line; of an HTTP error the server's own words."""
-    if isinstance(error, urllib.error.HTTPError):
-        error = OSError(f"{error.code} {error.read().decode(errors='replace')}")
-    return first_line(error)

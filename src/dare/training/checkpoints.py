@@ -108,6 +108,10 @@ class WholeCheckpoints(Trainer):
 
     def create_accelerator_and_postprocess(self) -> None:
         """Trainer's; FSDP shards on CPUs too, where accelerate makes it DDP without a word."""
+        layouts = parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG")
+        layouts = layouts or self.args.parallelism_config is not None
+        fix = "tensor, context and sequence parallel training are not supported: leave it out"
+        require(not layouts, "parallelism_config", True, fix)
         if parse_flag_from_env("ACCELERATE_USE_DEEPSPEED") or self.args.deepspeed:
             fix = "accelerate leaves DeepSpeed out where it is set: set use_cpu in the recipe"
             cpu = parse_flag_from_env("ACCELERATE_USE_CPU")
