@@ -214,6 +214,55 @@ def test_repeats_are_told_of_and_those_that_disagree_by_row(caplog: Any) -> None
     assert caplog.records == []
 
 
+RUBRIC = {"rubric": "x", "chance": 0.5}
+
+
+@pytest.mark.parametrize("first", ["zz", "1+1="])
+@pytest.mark.parametrize("place", [0, 2, 3])
+def test_every_column_of_any_row_is_there_whichever_row_lacks_it(first: str, place: int) -> None:
+    rows: list[dict[str, Any]] = [{"prompt": f"{n}+2=", **RUBRIC} for n in range(3)]
+    rows.insert(place, {"prompt": first, "chance": 0.5, "note": 1})
+    store = PromptStore(rows, tiny.tokenizer())
+    columns = store.columns(range(4))
+    assert sorted(columns) == ["chance", "note", "rubric"]
+    of_row = dict(zip((r["prompt"] for r in store.records), columns["rubric"], strict=True))
+    assert of_row == {first: None, **{f"{n}+2=": "x" for n in range(3)}}
+
+
+def test_an_answer_is_needed_by_every_row_whichever_has_one() -> None:
+    rows = [{"prompt": "1+1="}, {"prompt": "2+1=", "answer": "3"}]
+    for place, data in ((0, rows), (1, rows[::-1])):
+        with pytest.raises(InvalidInput) as caught:
+            PromptStore(data, tiny.tokenizer())
+        assert caught.value.field == f"train_dataset[{place}]['answer']"
+
+
+@pytest.mark.parametrize("field", ["train_dataset", "eval_dataset"])
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_row_without_a_column_that_a_reward_needs_is_named(
+    field: str, place: int, tmp_path: Path
+) -> None:
+    rows = [{**ROW, "prompt": f"{n}+1="} for n in range(4)]
+    del rows[place]["chance"]
+    given = {"data": rows} if field == "train_dataset" else {"eval_data": rows}
+    with pytest.raises(InvalidInput, match="lottery needs it") as caught:
+        tiny.trainer(tmp_path / "run", **given)
+    assert (caught.value.field, caught.value.value) == (f"{field}[{place}]", "chance")
+    assert not list(tmp_path.iterdir())
+    rows[place]["chance"] = None  # that is for the reward to say
+    tiny.trainer(tmp_path / "run", **given)
+
+
+def test_rows_that_tests_judge_need_no_answer_nor_the_others_tests(tmp_path: Path) -> None:
+    def score(completions: list[str], answer: list[str], tests: list[Any]) -> list[float]:
+        return [0.0] * len(completions)
+
+    program = {"prompt": "def f", "tests": [{"code": "assert f"}]}
+    for rows in ([program, ROW], [ROW, program]):
+        store = tiny.trainer(tmp_path, data=rows, reward=score).store
+        assert sorted(store.names) == ["answer", "chance", "tests"]
+
+
 def iter_once(data: Any) -> bool:
     return isinstance(data, Iterator)
 

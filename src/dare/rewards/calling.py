@@ -85,8 +85,11 @@ class Rewards:
         """Those of the functions."""
         return ", ".join(self._functions)
 
-    def check_columns(self, columns: Sequence[str]) -> None:
-        """Refuse a function that needs a column that is not there, before anything is generated."""
+    def check_columns(
+        self, columns: Sequence[str], field: str = "data", lacks: Mapping[str, int] | None = None
+    ) -> None:
+        """Refuse a function that needs a column that is not there, before anything is generated;
+        `lacks` says which is the first row without a column that others have."""
         known = {"prompts", "completions", "completion_ids", "rewards", *columns}
         known |= {"trainer_state", "log_metric", "log_extra"}
         for name, parameter in self._parameters():
@@ -95,6 +98,12 @@ class Rewards:
                 there = ", ".join(sorted(columns)) or "none"
                 fix = f"the data set has no such column; it has {there}"
                 raise InvalidInput(f"{name}({parameter.name})", None, fix)
+            judged = getattr(_inner(self._functions.get(name)), "judges", ())
+            row = (lacks or {}).get(parameter.name)
+            if needed and row is not None and parameter.name not in judged:
+                fix = f"the row has no such column, and {name} needs it: fill it in, None if that "
+                fix += "is meant, or drop the row"
+                raise InvalidInput(f"{field}[{row}]", parameter.name, fix)
 
     def named_columns(self) -> set[str]:
         """What functions ask for by name, columns of the data among it."""

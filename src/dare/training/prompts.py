@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dare.curriculum.prompts import PromptTable
+from dare.curriculum.prompts import TEST_COLUMNS, PromptTable
 from dare.curriculum.rollouts import Conditioning
 from dare.data.row import blank, encodable, text_of
 from dare.errors import InvalidInput, require
@@ -42,24 +42,32 @@ class PromptStore:
         judged_by: Iterable[str] = (),
     ) -> None:
         self._tokenizer, self.template = tokenizer, template_of(system_prompt)
+        self.field = field
         records = _rows_of(dataset, field)
-        if "prompt" not in records[0]:
-            columns = ", ".join(sorted(records[0]))
+        # Of all rows: the first one, in the data or by id, may lack some.
+        present = dict.fromkeys(name for row in records for name in row)
+        if "prompt" not in present:
+            columns = ", ".join(sorted(present))
             fix = f"rename one of its columns ({columns}) to 'prompt'"
             raise InvalidInput(field, "no column 'prompt'", fix)
         for name in ("image", "images"):
             fix = "prompts are text only; drop the column, or rename it if rewards alone read it"
-            require(name not in records[0], field, f"column {name!r}", fix)
-        self.had_answers = answered = "answer" in records[0]
+            require(name not in present, field, f"column {name!r}", fix)
+        self.had_answers = answered = "answer" in present
         self.solutions = what_solutions_are(records)
         if self.solutions == "gold":
             for row in records:
                 if "answer" not in row:
                     row["answer"] = _bare(row.get("solution"))
+            present["answer"] = None
         texts = [_checked(row, f"{field}[{place}]", answered) for place, row in enumerate(records)]
         self.table = PromptTable.from_records(
             {**row, "prompt": text} for row, text in zip(records, texts, strict=True)
         )
+        self.names = [name for name in present if name != "prompt"]
+        """Its columns beside the prompt, in their order."""
+        self.lacks = _fill(records, self.names)
+        """For each column that rows lack, the first of these."""
         kept = self.table.dataset_row_P.tolist()
         self.records = [records[row] for row in kept]
         if self.table.report.duplicates:
@@ -74,9 +82,8 @@ class PromptStore:
 
     def columns(self, rows: Iterable[int]) -> dict[str, list[Any]]:
         """Every column but the prompt for these rows, as reward functions take them."""
-        names = [name for name in self.records[0] if name != "prompt"]
         picked = [self.records[row] for row in rows]
-        return {name: [record.get(name) for record in picked] for name in names}
+        return {name: [record[name] for record in picked] for name in self.names}
 
     def messages(self, row: int, conditioning: int, fragments: list[str]) -> list[Message]:
         """The conversation that the policy is shown."""
@@ -226,6 +233,21 @@ def _rows_of(dataset: Any, field: str) -> list[dict[str, Any]]:
         raise InvalidInput(f"{field}[{len(rows)}]", kind, f"cannot be read ({error!r})") from error
     require(rows, field, 0, "has no rows")
     return rows
+
+
+def _fill(records: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, int]:
+    """Give every row every column, as rewards are called with whole ones; returns the first row
+    that lacked each. One whose truth is an answer needs no tests, nor the other way round."""
+    lacks: dict[str, int] = {}
+    for place, row in enumerate(records):
+        absent = [name for name in names if name not in row]
+        for name in absent:
+            others = TEST_COLUMNS if name == "answer" else ("answer",)
+            either = name == "answer" or name in TEST_COLUMNS
+            if not (either and any(row.get(other) is not None for other in others)):
+                lacks.setdefault(name, place)
+        row.update(dict.fromkeys(absent))
+    return lacks
 
 
 def _checked(row: Mapping[str, Any], where: str, answered: bool) -> str:

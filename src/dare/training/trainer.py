@@ -138,8 +138,7 @@ class DareTrainer(WholeCheckpoints):
         def store_of(dataset: Any, field: str) -> PromptStore:
             read = self.rewards.named_columns()
             store = PromptStore(dataset, processing_class, args.system_prompt, field, read)
-            columns = [name for name in store.records[0] if name != "prompt"]
-            self.rewards.check_columns(columns)
+            self.rewards.check_columns(store.names, field, store.lacks)
             store.check_lengths(context, self.settings.max_tokens)
             self.rewards.check_rows(store.records, store.table.dataset_row_P.tolist())
             return store
