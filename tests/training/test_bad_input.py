@@ -366,6 +366,42 @@ def test_fields_of_transformers_and_ours_are_checked_alike(field, value, tmp_pat
     assert caught.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "more"),
+    [
+        *(("optim_args", text, {}) for text in ("abc", "a=1,b", "=1", "a=1=2", "a=1,")),
+        *(("torch_compile_backend", text, {}) for text in ("", "5\u00a0", "a\0b", "induct")),
+        ("fsdp_config", "mine.yaml", {"fsdp": "true"}),
+        ("fsdp_config", "[1]", {"fsdp": "true"}),
+    ],
+)
+def test_a_text_that_is_read_late_is_refused_at_once_by_its_field(
+    field: str, value: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        tiny.config(tmp_path, **{"save_strategy": "no", field: value, **more})
+    assert (caught.value.field, caught.value.value) == (field, value)
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ("not enough values to unpack", "training"),
+        ("it is unknown, none is there", "training"),
+        ("there is no alpha=0.5 here", "optim_args"),
+        ("alpha=0.55 is none", "training"),
+        ("run_name is too long", "run_name"),
+    ],
+)
+def test_an_error_blames_the_field_whose_whole_value_it_quotes_or_none(
+    said: str, field: str, tmp_path: Path
+) -> None:
+    config = tiny.config(tmp_path, save_strategy="no", optim_args="alpha=0.5", run_name="ou")
+    with pytest.raises(InvalidInput) as caught, config.refusals():
+        raise ValueError(said)
+    assert caught.value.field == field
+
+
 def test_a_process_uses_one_gpu(tmp_path: Path) -> None:
     args = tiny.config(tmp_path)
     assert args.n_gpu == 0
