@@ -39,6 +39,54 @@ class Unprintable:
     __repr__ = __str__
 
 
+class Quitting:
+    """An object that ends the script where it is asked for anything."""
+
+    def __str__(self) -> str:
+        sys.exit(0)
+
+    __repr__ = __len__ = __bool__ = __str__  # type: ignore[assignment]
+
+
+class Sized:
+    """An object that has no length."""
+
+    def __len__(self) -> int:
+        raise OverflowError("too long")
+
+
+class Text(str):
+    """A text that cannot be written."""
+
+    def encode(self, *_: Any) -> bytes:  # type: ignore[override]
+        raise RuntimeError("no bytes")
+
+
+class Turns(list[Any]):
+    """Messages that cannot be read."""
+
+    def __iter__(self) -> Iterator[Any]:
+        sys.exit(0)
+
+
+class Turn(dict[str, Any]):
+    """A message that cannot be read."""
+
+    def get(self, *_: Any) -> Any:
+        raise KeyError("role")
+
+
+class Ending:
+    """Rows whose second ends the script."""
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        return dict(ROW) if place == 0 else sys.exit(0)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield self[0]
+        yield self[1]
+
+
 class Broken(dict[str, Any]):
     """A row that cannot be read."""
 
@@ -124,6 +172,7 @@ SETS: list[tuple[str, Any]] = [
     ("{field}[0]", [{None: "1+1=", **ROW}]),
     ("{field}[0]", [Broken(ROW)]),
     ("{field}[1]", Endless()),
+    ("{field}[1]", Ending()),
     ("{field}[1]", [ROW, None]),
     ("{field}[1]", [ROW, "1+1="]),
     ("{field}[1]", [ROW, [ROW]]),
@@ -173,7 +222,20 @@ SETS: list[tuple[str, Any]] = [
         None, "", " ", "\n", "\u200b", float("nan"), ..., Unprintable(), "\ud834",
         np.float32("nan"), decimal.Decimal("NaN"), pd.NA, pd.NaT, [], {}, [None], b"",
         torch.tensor(float("nan")), np.array([]),
+        # what no response can say, and objects that raise what they like
+        float("inf"), -np.inf, decimal.Decimal("Infinity"), decimal.Decimal("sNaN"), [""],
+        [float("nan")], (None,), torch.tensor([float("nan")]), {"a": None}, {"a": []}, len, dict,
+        lambda: 2, 10**5000, Sized(), Quitting(),
     )),
+    # they are looked at before solutions are compared with them
+    *(("{field}[2]['answer']", [{"solution": "2", **row} for row in with_row(answer=value)])
+      for value in (10**5000, Unprintable(), Quitting())),
+    ("{field}[2]['solution']", with_row(solution="so it is 5\n\ud800 and more")),
+    ("{field}[2]['tests']", with_row(tests=Quitting())),
+    *(("{field}[2]['prompt']", with_row(prompt=value)) for value in (
+        Text("1+1="), Turns([{"role": "user", "content": "1"}]), [Turn(role="user", content="1")],
+    )),
+    ("{field}[2]['level']", with_row(level=Quitting())),
     ("{field}[2]['level']", with_row(level=Unprintable())),
     ("{field}[2]['level']", with_row(level="\ud800")),
     ("{field}[2]['source']", with_row(source=Unprintable())),
@@ -227,6 +289,26 @@ def test_every_column_of_any_row_is_there_whichever_row_lacks_it(first: str, pla
     assert sorted(columns) == ["chance", "note", "rubric"]
     of_row = dict(zip((r["prompt"] for r in store.records), columns["rubric"], strict=True))
     assert of_row == {first: None, **{f"{n}+2=": "x" for n in range(3)}}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        0,
+        False,
+        1e-9,
+        10**4000,
+        ["7", None],
+        {"a": 0},
+        np.arange(2),
+        torch.tensor(2.0),
+        "inf",
+        "nan",
+    ],
+)
+def test_what_can_be_an_answer_is_taken(answer: Any) -> None:
+    store = PromptStore(with_row(answer=answer), tiny.tokenizer())
+    assert any(record["answer"] is answer for record in store.records)
 
 
 def test_an_answer_is_needed_by_every_row_whichever_has_one() -> None:
