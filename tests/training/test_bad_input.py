@@ -296,6 +296,11 @@ def test_an_unknown_curriculum_key_suggests_the_nearest(key, nearest, tmp_path: 
     ("field", "value"),
     [
         ("temperature", 0.0),
+        *(
+            (name, cold)
+            for name in ("temperature", "eval_temperature")
+            for cold in (1e-320, 1e-45, 1e-38, 9e-4)
+        ),
         ("top_p", 0.0),
         ("top_p", 1.5),
         ("top_k", -1),

@@ -32,6 +32,7 @@ from dare.rewards.builtin import reward_named
 from dare.training.from_trl import knows_trl
 from dare.training.settings import RANGES, STEPS, RunSettings
 from dare_decoder import Sampling
+from dare_decoder.sampling import COLDEST
 
 _LOG = logging.getLogger(__name__)
 _OF_THE_PAPER = {"temperature": 0.6, "top_p": 0.95}  # what its presets sample with, unless told
@@ -143,6 +144,9 @@ class DareConfig(RunSettings):
         if low is not None and high is not None:
             fix = f"must be below vllm_importance_sampling_clip_max, {high}"
             require(low < high, "vllm_importance_sampling_clip_min", low, fix)
+        warm = self.eval_temperature
+        fix = f"must be 0, which is greedy, or at least {COLDEST:g}"
+        require(warm == 0 or warm >= COLDEST, "eval_temperature", warm, fix)
         self._check_updates()
         self._check_steps()
         self.curriculum_config()
