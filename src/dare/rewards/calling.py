@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import json
 import logging
 import math
 import threading
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from dare.errors import InvalidInput, require
+from dare.runs.folder import plain
 
 _LOG = logging.getLogger(__name__)
 _TEXTS = (str, bytes, bytearray, memoryview)  # float() reads a number from some of them
@@ -189,7 +191,7 @@ class Rewards:
         def log_extra(column: str, values: Sequence[Any]) -> None:
             size, fix = len(values), f"must have one value for each of {count} rollouts"
             require(size == count, f"log_extra({column!r})", size, fix)
-            scored.extra[str(column)] = list(values)
+            scored.extra[str(column)] = _written(f"log_extra({str(column)!r})", list(values))
 
         return {"trainer_state": self._state(), "log_metric": log_metric, "log_extra": log_extra}
 
@@ -270,6 +272,18 @@ def _raised(name: str, function: Any, error: BaseException) -> InvalidInput:
     where = "".join(f" in {one.filename}, line {one.lineno}" for one in place)
     fix = f"was raised{where}; return None for rollouts that it cannot score"
     return InvalidInput(f"reward function {name}", error, fix)
+
+
+def _written(field: str, values: list[Any]) -> list[Any]:
+    """The values as samples.jsonl will have them: later nobody would know whose they were."""
+    try:
+        kept: list[Any] = json.loads(json.dumps(plain(values)))
+        return kept
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit() too would end the run as if it were done
+        fix = f"cannot be written as JSON ({type(error).__name__}); give texts or numbers"
+        raise InvalidInput(field, values, fix) from error
 
 
 def _values(
