@@ -363,12 +363,32 @@ def test_a_trainer_refuses_it_whichever_set_it_is(place: int, tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_held_out_problems_that_the_reward_cannot_score_are_told_of_at_the_start(tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("field", "named"), [("train_dataset", "training"), ("eval_dataset", "evaluation")]
+)
+def test_what_the_reward_or_the_policy_cannot_use_says_which_data_and_row(
+    field: str, named: str, tmp_path: Path
+) -> None:
+    def given(rows: list[Any]) -> dict[str, Any]:
+        return {"data": rows} if field == "train_dataset" else {"eval_data": rows}
+
+    trained = {} if field == "train_dataset" else {"data": [ROW]}
     rows = [{"prompt": "1+1=", "answer": "2"}]
-    with pytest.raises(InvalidInput, match=r"strict\(chance\)"):
-        tiny.trainer(tmp_path, eval_data=rows, reward=strict)
-    with pytest.raises(InvalidInput, match="exceed the context"):
-        tiny.trainer(tmp_path, eval_data=[{**ROW, "prompt": "1+" * 400}])
+    fix = rf"strict\(chance\) .*the {named} data has no such column"
+    with pytest.raises(InvalidInput, match=fix):
+        tiny.trainer(tmp_path, **trained, **given(rows), reward=strict)
+    with pytest.raises(InvalidInput, match="exceed the context") as caught:
+        tiny.trainer(tmp_path, **given(with_row(prompt="1+" * 400)))
+    assert caught.value.field == f"{field}[2]['prompt']"
+
+
+@pytest.mark.parametrize("asks", [{"eval_on_start": True}, {"eval_strategy": "epoch"}])
+def test_an_evaluation_without_data_names_the_data_and_who_asks(
+    asks: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(asks))) as caught:
+        tiny.trainer(tmp_path / "run", **asks)
+    assert caught.value.field == "eval_dataset (eval_data of a recipe)"
 
 
 def strict(completions: list[str], chance: list[float]) -> list[float]:

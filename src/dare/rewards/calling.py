@@ -88,17 +88,22 @@ class Rewards:
         return ", ".join(self._functions)
 
     def check_columns(
-        self, columns: Sequence[str], field: str = "data", lacks: Mapping[str, int] | None = None
+        self,
+        columns: Sequence[str],
+        field: str = "data",
+        lacks: Mapping[str, int] | None = None,
+        called: str = "data",
     ) -> None:
         """Refuse a function that needs a column that is not there, before anything is generated;
-        `lacks` says which is the first row without a column that others have."""
+        `lacks` says which is the first row without a column that others have, `field` and
+        `called` which data they are, before a row's number and in a sentence."""
         known = {"prompts", "completions", "completion_ids", "rewards", *columns}
         known |= {"trainer_state", "log_metric", "log_extra"}
         for name, parameter in self._parameters():
             needed = parameter.default is inspect.Parameter.empty
             if needed and parameter.name not in known:
                 there = ", ".join(sorted(columns)) or "none"
-                fix = f"the data set has no such column; it has {there}"
+                fix = f"the {called} has no such column; it has {there}"
                 raise InvalidInput(f"{name}({parameter.name})", None, fix)
             judged = getattr(_inner(self._functions.get(name)), "judges", ())
             row = (lacks or {}).get(parameter.name)

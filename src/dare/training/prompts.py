@@ -170,18 +170,16 @@ class PromptStore:
 
     def check_lengths(self, context: int, max_tokens: int) -> None:
         """Every plain prompt must have tokens and leave room for a full response."""
-        for row in range(len(self)):
+        for row, place in enumerate(self.table.dataset_row_P.tolist()):
+            where, prompt = f"{self.field}[{place}]['prompt']", self.records[row]["prompt"]
             size = len(self.tokens(row))
-            if not size:
-                fix = "has no tokens, so there is nothing to respond to; drop the row"
-                raise InvalidInput(f"prompt {self.table.ids([row])[0]}", "", fix)
-            if size + max_tokens > context:
-                name = self.table.ids([row])[0]
-                fix = (
-                    f"{size} tokens and a response of {max_tokens} exceed the context of "
-                    f"{context}; drop the row or lower max_completion_length"
-                )
-                raise InvalidInput(f"prompt {name}", self.records[row]["prompt"], fix)
+            fix = "has no tokens, so there is nothing to respond to; drop the row"
+            require(size, where, prompt, fix)
+            fix = (
+                f"{size} tokens and a response of {max_tokens} exceed the context of {context}; "
+                "drop the row or lower max_completion_length"
+            )
+            require(size + max_tokens <= context, where, prompt, fix)
 
 
 def what_solutions_are(records: Sequence[Mapping[str, Any]]) -> str:
@@ -325,6 +323,12 @@ def _checked_prompt(prompt: Any, where: str) -> str:
     return text_of(turns)
 
 
+def called(field: str) -> str:
+    """A data set in a sentence: a recipe calls it `data`, a script `train_dataset`."""
+    field = field.replace("train_", "training ").replace("eval_", "evaluation ")
+    return field.replace("dataset", "data")
+
+
 def _tell_of_repeats(
     field: str,
     records: Sequence[Mapping[str, Any]],
@@ -333,10 +337,7 @@ def _tell_of_repeats(
     names: Sequence[str],
 ) -> None:
     """A line for rows that were merged, and one for those that disagree on a column of `names`."""
-    # A recipe calls it `data`, a script `train_dataset`.
-    given = field
-    field = field.replace("train_", "training ").replace("eval_", "evaluation ")
-    field = field.replace("dataset", "data")
+    given, field = field, called(field)
     merged = f"{field}: {len(records):,} rows have {len(kept):,} prompts; repeats are merged"
     _LOG.warning("%s", merged)
     keys = [(str(row.get("source") or ""), text) for row, text in zip(records, texts, strict=True)]

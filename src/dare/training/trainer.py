@@ -50,7 +50,7 @@ from dare.training.evaluate import evaluate_policy, flat_figures
 from dare.training.from_trl import answer_trainer
 from dare.training.objective import Objective
 from dare.training.phases import Phases
-from dare.training.prompts import PromptStore
+from dare.training.prompts import PromptStore, called
 from dare.training.records import StepLines, told
 from dare.training.services import PolicyServices
 from dare.training.unscored import UnscoredWindow
@@ -122,8 +122,9 @@ class DareTrainer(WholeCheckpoints):
         if train_dataset is None:
             raise InvalidInput("train_dataset", None, "give a data set with a column 'prompt'")
         if eval_dataset is None and (args.eval_strategy != "no" or args.eval_on_start):
-            fix = "there is nothing to evaluate on: give an eval_dataset (eval_data of a recipe)"
-            raise InvalidInput("eval_strategy", str(args.eval_strategy), fix)
+            asks = "eval_on_start" if args.eval_strategy == "no" else "eval_strategy"
+            fix = f"{asks} has nothing to evaluate on: give data, or leave that setting out"
+            raise InvalidInput("eval_dataset (eval_data of a recipe)", None, fix)
         functions = reward_functions(
             reward_funcs,
             reward_processing_classes,
@@ -138,7 +139,7 @@ class DareTrainer(WholeCheckpoints):
         def store_of(dataset: Any, field: str) -> PromptStore:
             read = self.rewards.named_columns()
             store = PromptStore(dataset, processing_class, args.system_prompt, field, read)
-            self.rewards.check_columns(store.names, field, store.lacks)
+            self.rewards.check_columns(store.names, field, store.lacks, called(field))
             store.check_lengths(context, self.settings.max_tokens)
             self.rewards.check_rows(store.records, store.table.dataset_row_P.tolist())
             return store
