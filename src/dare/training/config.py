@@ -340,6 +340,10 @@ class DareConfig(RunSettings):
         budget, steps = self.rollout_budget, self.steps_per_generation
         if budget is None and "rollout_budget" not in changes and steps is not None:
             budget = self.per_device_train_batch_size * (processes or self.world_size) * steps
+        if "seed" in changes:
+            fix = f"the seed of a run is that of `training`, {self.seed}: set it there alone"
+            same = typed(int, changes["seed"], "curriculum.seed") == self.seed
+            require(same, "curriculum.seed", changes["seed"], fix)
         changes["seed"] = self.seed
         high = self.epsilon if self.epsilon_high is None else self.epsilon_high
         medium = nest(changes).get("medium")
