@@ -461,6 +461,7 @@ def meddle(model: Any, state: Any) -> None:
         weight.grad = torch.ones_like(weight)
     state.max_steps, state.global_step = 1, 7
     state.log_history.clear()
+    state.stateful_callbacks.clear()
     torch.set_grad_enabled(False)
     torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
     torch.set_default_dtype(torch.float64)
@@ -495,7 +496,8 @@ def test_a_function_cannot_leave_the_policy_or_the_process_changed(
                 meddle(model, trainer_state)  # noqa: B023
             return values
 
-        trainer = tiny.trainer(name, reward=meddling, model=model, max_steps=3)
+        saves = {"save_strategy": "steps", "save_steps": 3}
+        trainer = tiny.trainer(name, reward=meddling, model=model, max_steps=3, **saves)
         trainer.train()
         weights.append(torch.cat([one.detach().flatten() for one in model.parameters()]))
         assert len({one[1:] for one in there}) == 1

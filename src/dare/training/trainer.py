@@ -223,6 +223,7 @@ class DareTrainer(WholeCheckpoints):
         """What rewards see of the state: a copy, since the loop goes by the state itself."""
         state = copy.copy(self.state)
         state.log_history = [dict(line) for line in self.state.log_history]
+        state.stateful_callbacks = copy.deepcopy(self.state.stateful_callbacks)
         return state
 
     def _evaluation_stores(self, dataset: Any) -> Any:
