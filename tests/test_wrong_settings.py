@@ -275,6 +275,41 @@ SPECIAL: list[tuple[str, list[str], Any]] = [
     ("peft.lora_dropout", [], {"peft": {"lora_dropout": "none"}}),
     ("peft.target_modules", [], {"peft": {"target_modules": 5}}),
     ("peft.lora_dropout", [], {"peft": {"lora_dropout": -0.5}}),
+    *(("peft.lora_alpha", [], {"peft": {"lora_alpha": alpha}}) for alpha in (0, -5)),
+    *(
+        (
+            "peft.target_parameters = 'nope'",
+            [],
+            {**FEW, "peft": {**more, "target_parameters": ["nope"]}},
+        )
+        for more in ({}, {"target_modules": ["q_proj"]})
+    ),
+    *(
+        (
+            f"peft.trainable_token_indices = {token}",
+            [],
+            {**FEW, "peft": {"trainable_token_indices": [1, token]}},
+        )
+        for token in (-1, 10**6)
+    ),
+    *(("curriculum.seed", [], {"curriculum": {"seed": seed}}) for seed in (-5, 5, 2**70, "x")),
+    *(("eval_data = ", [], {**FEW, "eval_data": nothing}) for nothing in ({}, "")),
+    ("eval_data = ''", ["--eval-data", ""], FEW),
+    *(
+        ("disable_tqdm", [], {**FEW, "training": {"disable_tqdm": odd}})
+        for odd in ([1, 2], "maybe")
+    ),
+    (
+        "--learning-rate = '0.2': is given twice",
+        ["--learning-rate", "0.1", "--learning-rate", "0.2"],
+        None,
+    ),
+    (
+        "--learning_rate = '0.2': is given twice",
+        ["--learning-rate=0.1", "--learning_rate=0.2"],
+        None,
+    ),
+    *(("max_steps", [], {"training": {"max_steps": odd}}) for odd in ("\u0663", " 5 ", "5\u00a0")),
     ("peft.task_type", [], {"peft": {"task_type": "SEQ_CLS"}}),
     ("peft.r =", [], {**FEW, "peft": {"r": 0}}),
     ("peft.target_modules", [], {**FEW, "peft": {"target_modules": ["nowhere"]}}),

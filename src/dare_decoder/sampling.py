@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 _FEW = 256  # most likely tokens among which the edge of the nucleus is looked for first
+COLDEST = 1e-3
+"""The least temperature but 0: far below it, logits divided by it are no numbers."""
 
 
 @dataclass(frozen=True)

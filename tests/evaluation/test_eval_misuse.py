@@ -242,9 +242,11 @@ def test_rude_names_stay_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "[red]x" in shown
 
 
-def test_an_endless_temperature_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="--temperature = inf"):
-        Drawing(temperature=float("inf"))
+@pytest.mark.parametrize("value", [float("inf"), 1e-320, 1e-38, 9e-4])
+def test_a_temperature_that_nothing_can_be_divided_by_is_refused(value: float) -> None:
+    with pytest.raises(InvalidInput, match=f"--temperature = {value}"):
+        Drawing(temperature=value)
+    assert Drawing(temperature=1e-3).sampling.temperature == 1e-3
 
 
 def test_subjects_with_lone_surrogates_are_written(tmp_path: Path) -> None:

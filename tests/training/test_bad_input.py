@@ -297,6 +297,11 @@ def test_an_unknown_curriculum_key_suggests_the_nearest(key, nearest, tmp_path: 
     ("field", "value"),
     [
         ("temperature", 0.0),
+        *(
+            (name, cold)
+            for name in ("temperature", "eval_temperature")
+            for cold in (1e-320, 1e-45, 1e-38, 9e-4)
+        ),
         ("top_p", 0.0),
         ("top_p", 1.5),
         ("top_k", -1),
@@ -364,6 +369,42 @@ def test_values_become_what_their_field_is(field, value, meant, tmp_path: Path) 
 def test_fields_of_transformers_and_ours_are_checked_alike(field, value, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
         tiny.config(tmp_path, **{"save_strategy": "steps", field: value})
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "more"),
+    [
+        *(("optim_args", text, {}) for text in ("abc", "a=1,b", "=1", "a=1=2", "a=1,")),
+        *(("torch_compile_backend", text, {}) for text in ("", "5\u00a0", "a\0b", "induct")),
+        ("fsdp_config", "mine.yaml", {"fsdp": "true"}),
+        ("fsdp_config", "[1]", {"fsdp": "true"}),
+    ],
+)
+def test_a_text_that_is_read_late_is_refused_at_once_by_its_field(
+    field: str, value: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        tiny.config(tmp_path, **{"save_strategy": "no", field: value, **more})
+    assert (caught.value.field, caught.value.value) == (field, value)
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ("not enough values to unpack", "training"),
+        ("it is unknown, none is there", "training"),
+        ("there is no alpha=0.5 here", "optim_args"),
+        ("alpha=0.55 is none", "training"),
+        ("run_name is too long", "run_name"),
+    ],
+)
+def test_an_error_blames_the_field_whose_whole_value_it_quotes_or_none(
+    said: str, field: str, tmp_path: Path
+) -> None:
+    config = tiny.config(tmp_path, save_strategy="no", optim_args="alpha=0.5", run_name="ou")
+    with pytest.raises(InvalidInput) as caught, config.refusals():
+        raise ValueError(said)
     assert caught.value.field == field
 
 

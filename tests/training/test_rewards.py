@@ -371,6 +371,47 @@ def test_state_metrics_and_columns_are_as_in_trl(tmp_path: Path) -> None:
         assert sample["rewards"]["reward"] == sample["reward"]
 
 
+class Leaving:
+    """An object that ends the script where it is shown."""
+
+    def __str__(self) -> str:
+        sys.exit(0)
+
+
+class Wordless:
+    """An object that does not know how to show itself."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**5000, CIRCLE, nested(5000), Leaving(), Wordless()],
+    ids=["digits", "circle", "nested", "leaving", "wordless"],
+)
+def test_what_cannot_be_written_of_a_rollout_is_refused_by_its_column(value: Any) -> None:
+    def reward(completions, log_extra, **_):
+        log_extra("a", [value] * len(completions))
+        return [0.0] * len(completions)
+
+    with pytest.raises(InvalidInput) as caught:
+        Rewards(reward)(["1+1="], ["2"], [[1]], {})
+    assert caught.value.field == "log_extra('a')"
+    assert "\n" not in str(caught.value)
+
+
 # --- what functions must not be able to do --------------------------------------------------------
 
 
@@ -420,6 +461,7 @@ def meddle(model: Any, state: Any) -> None:
         weight.grad = torch.ones_like(weight)
     state.max_steps, state.global_step = 1, 7
     state.log_history.clear()
+    state.stateful_callbacks.clear()
     torch.set_grad_enabled(False)
     torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
     torch.set_default_dtype(torch.float64)
@@ -454,7 +496,8 @@ def test_a_function_cannot_leave_the_policy_or_the_process_changed(
                 meddle(model, trainer_state)  # noqa: B023
             return values
 
-        trainer = tiny.trainer(name, reward=meddling, model=model, max_steps=3)
+        saves = {"save_strategy": "steps", "save_steps": 3}
+        trainer = tiny.trainer(name, reward=meddling, model=model, max_steps=3, **saves)
         trainer.train()
         weights.append(torch.cat([one.detach().flatten() for one in model.parameters()]))
         assert len({one[1:] for one in there}) == 1

@@ -39,6 +39,54 @@ class Unprintable:
     __repr__ = __str__
 
 
+class Quitting:
+    """An object that ends the script where it is asked for anything."""
+
+    def __str__(self) -> str:
+        sys.exit(0)
+
+    __repr__ = __len__ = __bool__ = __str__  # type: ignore[assignment]
+
+
+class Sized:
+    """An object that has no length."""
+
+    def __len__(self) -> int:
+        raise OverflowError("too long")
+
+
+class Text(str):
+    """A text that cannot be written."""
+
+    def encode(self, *_: Any) -> bytes:  # type: ignore[override]
+        raise RuntimeError("no bytes")
+
+
+class Turns(list[Any]):
+    """Messages that cannot be read."""
+
+    def __iter__(self) -> Iterator[Any]:
+        sys.exit(0)
+
+
+class Turn(dict[str, Any]):
+    """A message that cannot be read."""
+
+    def get(self, *_: Any) -> Any:
+        raise KeyError("role")
+
+
+class Ending:
+    """Rows whose second ends the script."""
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        return dict(ROW) if place == 0 else sys.exit(0)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield self[0]
+        yield self[1]
+
+
 class Broken(dict[str, Any]):
     """A row that cannot be read."""
 
@@ -124,6 +172,7 @@ SETS: list[tuple[str, Any]] = [
     ("{field}[0]", [{None: "1+1=", **ROW}]),
     ("{field}[0]", [Broken(ROW)]),
     ("{field}[1]", Endless()),
+    ("{field}[1]", Ending()),
     ("{field}[1]", [ROW, None]),
     ("{field}[1]", [ROW, "1+1="]),
     ("{field}[1]", [ROW, [ROW]]),
@@ -173,7 +222,20 @@ SETS: list[tuple[str, Any]] = [
         None, "", " ", "\n", "\u200b", float("nan"), ..., Unprintable(), "\ud834",
         np.float32("nan"), decimal.Decimal("NaN"), pd.NA, pd.NaT, [], {}, [None], b"",
         torch.tensor(float("nan")), np.array([]),
+        # what no response can say, and objects that raise what they like
+        float("inf"), -np.inf, decimal.Decimal("Infinity"), decimal.Decimal("sNaN"), [""],
+        [float("nan")], (None,), torch.tensor([float("nan")]), {"a": None}, {"a": []}, len, dict,
+        lambda: 2, 10**5000, Sized(), Quitting(),
     )),
+    # they are looked at before solutions are compared with them
+    *(("{field}[2]['answer']", [{"solution": "2", **row} for row in with_row(answer=value)])
+      for value in (10**5000, Unprintable(), Quitting())),
+    ("{field}[2]['solution']", with_row(solution="so it is 5\n\ud800 and more")),
+    ("{field}[2]['tests']", with_row(tests=Quitting())),
+    *(("{field}[2]['prompt']", with_row(prompt=value)) for value in (
+        Text("1+1="), Turns([{"role": "user", "content": "1"}]), [Turn(role="user", content="1")],
+    )),
+    ("{field}[2]['level']", with_row(level=Quitting())),
     ("{field}[2]['level']", with_row(level=Unprintable())),
     ("{field}[2]['level']", with_row(level="\ud800")),
     ("{field}[2]['source']", with_row(source=Unprintable())),
@@ -214,6 +276,75 @@ def test_repeats_are_told_of_and_those_that_disagree_by_row(caplog: Any) -> None
     assert caplog.records == []
 
 
+RUBRIC = {"rubric": "x", "chance": 0.5}
+
+
+@pytest.mark.parametrize("first", ["zz", "1+1="])
+@pytest.mark.parametrize("place", [0, 2, 3])
+def test_every_column_of_any_row_is_there_whichever_row_lacks_it(first: str, place: int) -> None:
+    rows: list[dict[str, Any]] = [{"prompt": f"{n}+2=", **RUBRIC} for n in range(3)]
+    rows.insert(place, {"prompt": first, "chance": 0.5, "note": 1})
+    store = PromptStore(rows, tiny.tokenizer())
+    columns = store.columns(range(4))
+    assert sorted(columns) == ["chance", "note", "rubric"]
+    of_row = dict(zip((r["prompt"] for r in store.records), columns["rubric"], strict=True))
+    assert of_row == {first: None, **{f"{n}+2=": "x" for n in range(3)}}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        0,
+        False,
+        1e-9,
+        10**4000,
+        ["7", None],
+        {"a": 0},
+        np.arange(2),
+        torch.tensor(2.0),
+        "inf",
+        "nan",
+    ],
+)
+def test_what_can_be_an_answer_is_taken(answer: Any) -> None:
+    store = PromptStore(with_row(answer=answer), tiny.tokenizer())
+    assert any(record["answer"] is answer for record in store.records)
+
+
+def test_an_answer_is_needed_by_every_row_whichever_has_one() -> None:
+    rows = [{"prompt": "1+1="}, {"prompt": "2+1=", "answer": "3"}]
+    for place, data in ((0, rows), (1, rows[::-1])):
+        with pytest.raises(InvalidInput) as caught:
+            PromptStore(data, tiny.tokenizer())
+        assert caught.value.field == f"train_dataset[{place}]['answer']"
+
+
+@pytest.mark.parametrize("field", ["train_dataset", "eval_dataset"])
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_row_without_a_column_that_a_reward_needs_is_named(
+    field: str, place: int, tmp_path: Path
+) -> None:
+    rows = [{**ROW, "prompt": f"{n}+1="} for n in range(4)]
+    del rows[place]["chance"]
+    given = {"data": rows} if field == "train_dataset" else {"eval_data": rows}
+    with pytest.raises(InvalidInput, match="lottery needs it") as caught:
+        tiny.trainer(tmp_path / "run", **given)
+    assert (caught.value.field, caught.value.value) == (f"{field}[{place}]", "chance")
+    assert not list(tmp_path.iterdir())
+    rows[place]["chance"] = None  # that is for the reward to say
+    tiny.trainer(tmp_path / "run", **given)
+
+
+def test_rows_that_tests_judge_need_no_answer_nor_the_others_tests(tmp_path: Path) -> None:
+    def score(completions: list[str], answer: list[str], tests: list[Any]) -> list[float]:
+        return [0.0] * len(completions)
+
+    program = {"prompt": "def f", "tests": [{"code": "assert f"}]}
+    for rows in ([program, ROW], [ROW, program]):
+        store = tiny.trainer(tmp_path, data=rows, reward=score).store
+        assert sorted(store.names) == ["answer", "chance", "tests"]
+
+
 def iter_once(data: Any) -> bool:
     return isinstance(data, Iterator)
 
@@ -232,12 +363,32 @@ def test_a_trainer_refuses_it_whichever_set_it_is(place: int, tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_held_out_problems_that_the_reward_cannot_score_are_told_of_at_the_start(tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("field", "named"), [("train_dataset", "training"), ("eval_dataset", "evaluation")]
+)
+def test_what_the_reward_or_the_policy_cannot_use_says_which_data_and_row(
+    field: str, named: str, tmp_path: Path
+) -> None:
+    def given(rows: list[Any]) -> dict[str, Any]:
+        return {"data": rows} if field == "train_dataset" else {"eval_data": rows}
+
+    trained = {} if field == "train_dataset" else {"data": [ROW]}
     rows = [{"prompt": "1+1=", "answer": "2"}]
-    with pytest.raises(InvalidInput, match=r"strict\(chance\)"):
-        tiny.trainer(tmp_path, eval_data=rows, reward=strict)
-    with pytest.raises(InvalidInput, match="exceed the context"):
-        tiny.trainer(tmp_path, eval_data=[{**ROW, "prompt": "1+" * 400}])
+    fix = rf"strict\(chance\) .*the {named} data has no such column"
+    with pytest.raises(InvalidInput, match=fix):
+        tiny.trainer(tmp_path, **trained, **given(rows), reward=strict)
+    with pytest.raises(InvalidInput, match="exceed the context") as caught:
+        tiny.trainer(tmp_path, **given(with_row(prompt="1+" * 400)))
+    assert caught.value.field == f"{field}[2]['prompt']"
+
+
+@pytest.mark.parametrize("asks", [{"eval_on_start": True}, {"eval_strategy": "epoch"}])
+def test_an_evaluation_without_data_names_the_data_and_who_asks(
+    asks: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(asks))) as caught:
+        tiny.trainer(tmp_path / "run", **asks)
+    assert caught.value.field == "eval_dataset (eval_data of a recipe)"
 
 
 def strict(completions: list[str], chance: list[float]) -> list[float]:
@@ -275,6 +426,9 @@ FILES: list[tuple[str, bytes]] = [
     ("number.jsonl", lines({"prompt": 7, "answer": "2"})),
     ("turns.jsonl", lines({"prompt": [{"role": "user"}]})),
     ("deep.jsonl", b"[" * 100_000),
+    ("again.jsonl", b'{"prompt": "1+1=", "prompt": "2+2="}\n'),
+    ("again.json", b'[{"prompt": "1+1=", "answer": "2", "answer": "3"}]'),
+    ("inside.jsonl", b'{"prompt": "1+1=", "extra": {"a": 1, "a": 1}}\n'),
     ("half.json", b'[{"prompt": "1+1="},'),
     ("scalar.json", b"3"),
     ("text.json", b'"rows"'),

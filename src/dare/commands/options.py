@@ -84,7 +84,7 @@ def ask_for_trust(name: str, code: Sequence[str]) -> None:
 def split_options(words: list[str], default: str = "quickstart") -> tuple[str, list[str]]:
     """The recipe and the `--name value` options among the words, in whichever order they came."""
     recipe: str | None = None
-    options = list[str]()
+    options, given = list[str](), set[str]()
     words = list(words)
     while words:
         word = words.pop(0)
@@ -94,6 +94,10 @@ def split_options(words: list[str], default: str = "quickstart") -> tuple[str, l
             require(word, "recipe", word, "name a shipped recipe or a YAML file, or leave it out")
             recipe = word
             continue
+        name = word.partition("=")[0].replace("-", "_")
+        shown = word.partition("=")[2] if "=" in word else words[0] if words else None
+        require(name not in given, word.partition("=")[0], shown, "is given twice; keep one")
+        given.add(name)
         options.append(word)
         if "=" not in word and words:
             options.append(words.pop(0))

@@ -54,6 +54,7 @@ def train(
     require(processes is None, "--processes", processes, "goes with --accelerate NAME")
     quiet()
     from dare.config import acting_changes
+    from dare.config.nested import typed
     from dare.training.progress import RichProgress
     from dare.training.recipe import build, change, located, own_code
 
@@ -71,8 +72,12 @@ def train(
     if resume is not None and own.get("curriculum"):
         # It may be of a time when settings without effect were taken.
         own["curriculum"] = acting_changes(str(own.get("preset") or "dare"), own["curriculum"])
+        own["curriculum"].pop("seed", None)  # nor was it read: a run has that of `training`
     settings = change(own, options)
-    training = settings["training"] = {**(settings.get("training") or {}), "disable_tqdm": True}
+    training = settings["training"] = dict(settings.get("training") or {})
+    if "disable_tqdm" in training:  # checked before ours takes its place
+        typed(bool | None, training["disable_tqdm"], "disable_tqdm")
+    training["disable_tqdm"] = True
     if resume is not None:
         for part in ("model", "peft"):
             fix = f"a resumed run goes on with its own ({own.get(part)!r}); start another run"

@@ -194,6 +194,8 @@ def _as(kind: Any, value: Any, where: str) -> Any:
 def _number(kind: type[int] | type[float], value: Any) -> int | float:
     if isinstance(value, bool) or not isinstance(value, Real | str):
         raise _Unfit
+    if isinstance(value, str) and (not value.isascii() or value != value.strip()):
+        raise _Unfit  # Python reads the digits of all scripts, and spaces around them
     try:
         try:
             number: int | float = int(value) if isinstance(value, Integral | str) else float(value)

@@ -352,7 +352,19 @@ def _refuse(word: str) -> None:
     raise ValueError(word)
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
+class _Twice(ValueError):
+    """A name that an object has twice: JSON would take the later one without a word."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Twice(next(name for name in names if names.count(name) > 1))
+    return found
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_once)
 
 
 def not_text(where: str, error: UnicodeDecodeError) -> InvalidInput:
@@ -371,6 +383,8 @@ def explained(where: str, text: str, error: Exception, cut: bool) -> InvalidInpu
     """What is wrong with a text that Python could not read as JSON."""
     if isinstance(error, RecursionError):
         return InvalidInput(where, text[:80], "is nested too deeply")
+    if isinstance(error, _Twice):
+        return InvalidInput(where, str(error), "is there twice in one object; keep one")
     if not isinstance(error, json.JSONDecodeError):
         odd = _odd_number(text)
         if odd is not None:

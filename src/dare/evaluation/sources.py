@@ -21,6 +21,7 @@ from dare.runs.files import read_yaml
 from dare.templates import Template, load_template
 from dare.templates.encode import encode, give_options
 from dare_decoder import Sampling
+from dare_decoder.sampling import COLDEST
 
 if TYPE_CHECKING:
     from dare.policy.policy import Policy
@@ -43,6 +44,8 @@ class Drawing:
         require(1 <= many <= MOST_SAMPLES, "--samples", many, f"must be 1 to {MOST_SAMPLES}")
         known = 0 <= warm < float("inf")
         require(known, "--temperature", warm, "must be a number from 0 up; 0 is greedy")
+        fix = f"must be 0, which is greedy, or at least {COLDEST:g}"
+        require(warm == 0 or warm >= COLDEST, "--temperature", warm, fix)
         fix = "greedy responses would all be the same; use --samples 1 or a temperature"
         require(many == 1 or warm > 0, "--temperature", warm, fix)
         require(0 < self.top_p <= 1, "--top-p", self.top_p, "must be in (0, 1]")

@@ -8,6 +8,7 @@ import resource
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,19 @@ def _with_adapters(model: Any, peft_config: Any, seed: int) -> Any:
     names = {name for name in names if name and not name.isdigit()}
     for name in given.get("modules_to_save") or ():
         require(name in names, "peft.modules_to_save", name, suggest(name, names))
+    # peft would train without the one, or fail in the first step for the other.
+    whole = [name for name, _ in model.named_parameters()]
+    for name in given.get("target_parameters") or ():
+        fits = any(f".{one}".endswith(f".{name}") for one in whole)
+        known = {".".join(one.split(".")[-2:]) for one in whole}
+        require(fits, "peft.target_parameters", name, suggest(name, known))
+    chosen = given.get("trainable_token_indices") or {}
+    rows = len(model.get_input_embeddings().weight)
+    for tokens in chosen.values() if isinstance(chosen, Mapping) else [chosen]:
+        for token in tokens:
+            fits = isinstance(token, Integral) and 0 <= int(token) < rows
+            fix = f"must be ids of tokens, 0 to {rows - 1}"
+            require(fits, "peft.trainable_token_indices", token, fix)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import json
 import logging
 import math
 import threading
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from dare.errors import InvalidInput, require
+from dare.runs.folder import plain
 
 _LOG = logging.getLogger(__name__)
 _TEXTS = (str, bytes, bytearray, memoryview)  # float() reads a number from some of them
@@ -85,16 +87,30 @@ class Rewards:
         """Those of the functions."""
         return ", ".join(self._functions)
 
-    def check_columns(self, columns: Sequence[str]) -> None:
-        """Refuse a function that needs a column that is not there, before anything is generated."""
+    def check_columns(
+        self,
+        columns: Sequence[str],
+        field: str = "data",
+        lacks: Mapping[str, int] | None = None,
+        called: str = "data",
+    ) -> None:
+        """Refuse a function that needs a column that is not there, before anything is generated;
+        `lacks` says which is the first row without a column that others have, `field` and
+        `called` which data they are, before a row's number and in a sentence."""
         known = {"prompts", "completions", "completion_ids", "rewards", *columns}
         known |= {"trainer_state", "log_metric", "log_extra"}
         for name, parameter in self._parameters():
             needed = parameter.default is inspect.Parameter.empty
             if needed and parameter.name not in known:
                 there = ", ".join(sorted(columns)) or "none"
-                fix = f"the data set has no such column; it has {there}"
+                fix = f"the {called} has no such column; it has {there}"
                 raise InvalidInput(f"{name}({parameter.name})", None, fix)
+            judged = getattr(_inner(self._functions.get(name)), "judges", ())
+            row = (lacks or {}).get(parameter.name)
+            if needed and row is not None and parameter.name not in judged:
+                fix = f"the row has no such column, and {name} needs it: fill it in, None if that "
+                fix += "is meant, or drop the row"
+                raise InvalidInput(f"{field}[{row}]", parameter.name, fix)
 
     def named_columns(self) -> set[str]:
         """What functions ask for by name, columns of the data among it."""
@@ -180,7 +196,7 @@ class Rewards:
         def log_extra(column: str, values: Sequence[Any]) -> None:
             size, fix = len(values), f"must have one value for each of {count} rollouts"
             require(size == count, f"log_extra({column!r})", size, fix)
-            scored.extra[str(column)] = list(values)
+            scored.extra[str(column)] = _written(f"log_extra({str(column)!r})", list(values))
 
         return {"trainer_state": self._state(), "log_metric": log_metric, "log_extra": log_extra}
 
@@ -261,6 +277,18 @@ def _raised(name: str, function: Any, error: BaseException) -> InvalidInput:
     where = "".join(f" in {one.filename}, line {one.lineno}" for one in place)
     fix = f"was raised{where}; return None for rollouts that it cannot score"
     return InvalidInput(f"reward function {name}", error, fix)
+
+
+def _written(field: str, values: list[Any]) -> list[Any]:
+    """The values as samples.jsonl will have them: later nobody would know whose they were."""
+    try:
+        kept: list[Any] = json.loads(json.dumps(plain(values)))
+        return kept
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit() too would end the run as if it were done
+        fix = f"cannot be written as JSON ({type(error).__name__}); give texts or numbers"
+        raise InvalidInput(field, values, fix) from error
 
 
 def _values(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from enum import Enum
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +32,7 @@ from dare.rewards.builtin import reward_named
 from dare.training.from_trl import knows_trl
 from dare.training.settings import RANGES, STEPS, RunSettings
 from dare_decoder import Sampling
+from dare_decoder.sampling import COLDEST
 
 _LOG = logging.getLogger(__name__)
 _OF_THE_PAPER = {"temperature": 0.6, "top_p": 0.95}  # what its presets sample with, unless told
@@ -37,6 +41,7 @@ _LIGER = {"rope": True, "rms_norm": True, "swiglu": True, "cross_entropy": False
 _LIGER |= {"fused_linear_cross_entropy": False}
 
 _COUNTED = ("all", "non_padding", "no")
+_WORD = 3  # letters of a value that is looked for in an error
 _EVALUATED = ("accuracy", "tokens", "truncated", "responses", "unscored")
 
 # Settings of the curriculum under the names that GRPO users know.
@@ -66,7 +71,7 @@ class DareConfig(RunSettings):
         words = {"true": "group", "false": "none"}
         self.scale_rewards = words.get(str(self.scale_rewards).lower(), self.scale_rewards)
         self.debug = "" if self.debug is None else self.debug  # as transformers' parser has it
-        given = self._typed()
+        given = self._given = self._typed()
         if self.preset in ("paper", "paper-release"):
             vars(self).update({name: _OF_THE_PAPER[name] for name in _OF_THE_PAPER.keys() - given})
         several = int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -105,6 +110,7 @@ class DareConfig(RunSettings):
         require(counted, "include_num_input_tokens_seen", seen, suggest(str(seen), _COUNTED))
         fix = "changes nothing without fsdp: true"
         require(self.fsdp or not self.fsdp_config, "fsdp_config", self.fsdp_config, fix)
+        self._check_texts()
         with self.refusals(given):
             super().__post_init__()
         idle = torch.cuda.device_count() - 1 if on_gpu and self.world_size == 1 else 0
@@ -138,6 +144,9 @@ class DareConfig(RunSettings):
         if low is not None and high is not None:
             fix = f"must be below vllm_importance_sampling_clip_max, {high}"
             require(low < high, "vllm_importance_sampling_clip_min", low, fix)
+        warm = self.eval_temperature
+        fix = f"must be 0, which is greedy, or at least {COLDEST:g}"
+        require(warm == 0 or warm >= COLDEST, "eval_temperature", warm, fix)
         self._check_updates()
         self._check_steps()
         self.curriculum_config()
@@ -169,11 +178,32 @@ class DareConfig(RunSettings):
         except (InvalidInput, torch.OutOfMemoryError):
             raise
         except Exception as error:  # it has checks of many kinds
-            name = _named(error, self, given or {}) or usual
+            told = vars(self).get("_given", {}) if given is None else given
+            name = _named(error, self, told) or usual
             fix = f"transformers refuses it: {first_line(error)}"
             if self.deepspeed is not None:  # else the next model of this process is loaded by it
                 unset_hf_deepspeed_config()
             raise InvalidInput(name, getattr(self, name, None), fix) from error
+
+    def _check_texts(self) -> None:
+        """Texts that transformers reads late, or of which its error names another field."""
+        parts = (self.optim_args or "").replace(" ", "").split(",")
+        pairs = parts == [""] or all(re.fullmatch("[^=]+=[^=]*", part) for part in parts)
+        fix = "must be name=value pairs with commas between them: alpha=0.9,eps=1e-8"
+        require(pairs, "optim_args", self.optim_args, fix)
+        path = self.fsdp_config
+        if isinstance(path, str) and not path.startswith("{"):
+            try:
+                read = json.loads(Path(path).read_text(encoding="utf-8"))
+            except (OSError, ValueError, RecursionError) as error:
+                fix = f"must be a mapping or the path of a JSON file: {first_line(error)}"
+                raise InvalidInput("fsdp_config", path, fix) from None
+            require(isinstance(read, dict), "fsdp_config", path, "the file must hold a mapping")
+        backend = self.torch_compile_backend
+        if backend is not None:
+            known = torch.compiler.list_backends(exclude_tags=())
+            fix = suggest(backend, torch.compiler.list_backends())
+            require(backend in known, "torch_compile_backend", backend, fix)
 
     def _check_updates(self) -> None:
         part, batch = self.gradient_accumulation_steps, self.generation_batch_size
@@ -310,6 +340,10 @@ class DareConfig(RunSettings):
         budget, steps = self.rollout_budget, self.steps_per_generation
         if budget is None and "rollout_budget" not in changes and steps is not None:
             budget = self.per_device_train_batch_size * (processes or self.world_size) * steps
+        if "seed" in changes:
+            fix = f"the seed of a run is that of `training`, {self.seed}: set it there alone"
+            same = typed(int, changes["seed"], "curriculum.seed") == self.seed
+            require(same, "curriculum.seed", changes["seed"], fix)
         changes["seed"] = self.seed
         high = self.epsilon if self.epsilon_high is None else self.epsilon_high
         medium = nest(changes).get("medium")
@@ -364,12 +398,18 @@ def _named(error: Exception, config: DareConfig, given: Mapping[str, Any]) -> st
     guilty = _culprit(given)
     if guilty or spoken:
         return guilty or (spoken and spoken[1])
+    said = str(error).lower()
+    said = str(error).lower()
     for item in fields(config):  # or the one whose value it quotes
         value = getattr(config, item.name)
-        words = value if isinstance(value, list) else [value]
-        words = [word.lower() for word in words if isinstance(word, str) and word]
-        if value != item.default and any(word in str(error).lower() for word in words):
-            return item.name
+        told = item.name in given if given else value != item.default
+        if not told or isinstance(value, Enum):
+            continue
+        for word in value if isinstance(value, list) else [value]:
+            # Whole words, and none that any sentence has: 'no' is in 'not' and in 'unknown'.
+            quoted = isinstance(word, str) and len(word) >= _WORD
+            if quoted and re.search(rf"(?<!\w){re.escape(word.lower())}(?!\w)", said):
+                return item.name
     return None
 
 
@@ -377,6 +417,9 @@ def _culprit(given: Mapping[str, Any]) -> str | None:
     """The setting without which transformers takes the others."""
     theirs = {item.name for item in fields(TrainingArguments)}
     held = {name: value for name, value in given.items() if name in theirs}
+    with contextlib.suppress(Exception):
+        TrainingArguments(**held)
+        return None  # it takes them all: the error is of a later time
     for name in held:
         with contextlib.suppress(Exception):  # not this one, or not this one alone
             TrainingArguments(**{key: value for key, value in held.items() if key != name})

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import replace
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from dare.curriculum.prompts import PromptTable
+from dare.curriculum.prompts import TEST_COLUMNS, PromptTable
 from dare.curriculum.rollouts import Conditioning
 from dare.data.row import blank, encodable, text_of
 from dare.errors import InvalidInput, require
@@ -21,6 +24,7 @@ from dare_verify.math.extract import boxed_answer, marked_answer
 
 _LOG = logging.getLogger(__name__)
 _SHORT, _WORDS = 80, 12  # characters and words of a gold answer, at most
+_NONE = ("nan", "<na>", "nat")  # what others write for a value that is none
 _AROUND = len("$$\\boxed{}$$")
 
 
@@ -42,24 +46,34 @@ class PromptStore:
         judged_by: Iterable[str] = (),
     ) -> None:
         self._tokenizer, self.template = tokenizer, template_of(system_prompt)
+        self.field = field
         records = _rows_of(dataset, field)
-        if "prompt" not in records[0]:
-            columns = ", ".join(sorted(records[0]))
+        # Of all rows: the first one, in the data or by id, may lack some.
+        present = dict.fromkeys(name for row in records for name in row)
+        if "prompt" not in present:
+            columns = ", ".join(sorted(present))
             fix = f"rename one of its columns ({columns}) to 'prompt'"
             raise InvalidInput(field, "no column 'prompt'", fix)
         for name in ("image", "images"):
             fix = "prompts are text only; drop the column, or rename it if rewards alone read it"
-            require(name not in records[0], field, f"column {name!r}", fix)
-        self.had_answers = answered = "answer" in records[0]
+            require(name not in present, field, f"column {name!r}", fix)
+        self.had_answers = answered = "answer" in present
+        for place, row in enumerate(records):  # before anything reads them as texts
+            _check_texts(row, f"{field}[{place}]")
         self.solutions = what_solutions_are(records)
         if self.solutions == "gold":
             for row in records:
                 if "answer" not in row:
                     row["answer"] = _bare(row.get("solution"))
+            present["answer"] = None
         texts = [_checked(row, f"{field}[{place}]", answered) for place, row in enumerate(records)]
         self.table = PromptTable.from_records(
             {**row, "prompt": text} for row, text in zip(records, texts, strict=True)
         )
+        self.names = [name for name in present if name != "prompt"]
+        """Its columns beside the prompt, in their order."""
+        self.lacks = _fill(records, self.names)
+        """For each column that rows lack, the first of these."""
         kept = self.table.dataset_row_P.tolist()
         self.records = [records[row] for row in kept]
         if self.table.report.duplicates:
@@ -74,9 +88,8 @@ class PromptStore:
 
     def columns(self, rows: Iterable[int]) -> dict[str, list[Any]]:
         """Every column but the prompt for these rows, as reward functions take them."""
-        names = [name for name in self.records[0] if name != "prompt"]
         picked = [self.records[row] for row in rows]
-        return {name: [record.get(name) for record in picked] for name in names}
+        return {name: [record[name] for record in picked] for name in self.names}
 
     def messages(self, row: int, conditioning: int, fragments: list[str]) -> list[Message]:
         """The conversation that the policy is shown."""
@@ -157,18 +170,16 @@ class PromptStore:
 
     def check_lengths(self, context: int, max_tokens: int) -> None:
         """Every plain prompt must have tokens and leave room for a full response."""
-        for row in range(len(self)):
+        for row, place in enumerate(self.table.dataset_row_P.tolist()):
+            where, prompt = f"{self.field}[{place}]['prompt']", self.records[row]["prompt"]
             size = len(self.tokens(row))
-            if not size:
-                fix = "has no tokens, so there is nothing to respond to; drop the row"
-                raise InvalidInput(f"prompt {self.table.ids([row])[0]}", "", fix)
-            if size + max_tokens > context:
-                name = self.table.ids([row])[0]
-                fix = (
-                    f"{size} tokens and a response of {max_tokens} exceed the context of "
-                    f"{context}; drop the row or lower max_completion_length"
-                )
-                raise InvalidInput(f"prompt {name}", self.records[row]["prompt"], fix)
+            fix = "has no tokens, so there is nothing to respond to; drop the row"
+            require(size, where, prompt, fix)
+            fix = (
+                f"{size} tokens and a response of {max_tokens} exceed the context of {context}; "
+                "drop the row or lower max_completion_length"
+            )
+            require(size + max_tokens <= context, where, prompt, fix)
 
 
 def what_solutions_are(records: Sequence[Mapping[str, Any]]) -> str:
@@ -220,30 +231,81 @@ def _rows_of(dataset: Any, field: str) -> list[dict[str, Any]]:
             fix = f"must be a mapping with a name a column{more}"
             require(known, f"{field}[{place}]", row, fix)
             rows.append(dict(row))
-    except InvalidInput:
+    except (KeyboardInterrupt, InvalidInput):
         raise
-    except Exception as error:  # whatever it is read from
-        raise InvalidInput(f"{field}[{len(rows)}]", kind, f"cannot be read ({error!r})") from error
+    except BaseException as error:  # of whatever it is read from; sys.exit() would look like an end
+        fix = f"cannot be read ({_told(error)})"
+        raise InvalidInput(f"{field}[{len(rows)}]", kind, fix) from error
     require(rows, field, 0, "has no rows")
     return rows
 
 
+def _fill(records: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, int]:
+    """Give every row every column, as rewards are called with whole ones; returns the first row
+    that lacked each. One whose truth is an answer needs no tests, nor the other way round."""
+    lacks: dict[str, int] = {}
+    for place, row in enumerate(records):
+        absent = [name for name in names if name not in row]
+        for name in absent:
+            others = TEST_COLUMNS if name == "answer" else ("answer",)
+            either = name == "answer" or name in TEST_COLUMNS
+            if not (either and any(row.get(other) is not None for other in others)):
+                lacks.setdefault(name, place)
+        row.update(dict.fromkeys(absent))
+    return lacks
+
+
+def _check_texts(row: Mapping[str, Any], where: str) -> None:
+    """What is read as text can be: an object of a user's may refuse, in whatever way."""
+    for name in ("answer", "level", "source", "solution"):
+        value = row.get(name)
+        if value is None or (name == "solution" and not isinstance(value, str)):
+            continue  # a solution that is no text is not read
+        with _reading(f"{where}[{name!r}]", value):
+            encodable(str(value), f"{where}[{name!r}]")
+
+
+@contextmanager
+def _reading(where: str, value: Any) -> Iterator[None]:
+    """Whatever an object of the data raises names its row; sys.exit() would end the script as if
+    it were done."""
+    try:
+        yield
+    except (KeyboardInterrupt, InvalidInput):
+        raise
+    except BaseException as error:
+        raise InvalidInput(
+            where, type(value).__name__, f"cannot be read ({_told(error)})"
+        ) from error
+
+
+def _told(error: BaseException) -> str:
+    """An error in a line; one of a user's may not know how to show itself."""
+    try:
+        return " ".join(repr(error).split())
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return type(error).__name__
+
+
 def _checked(row: Mapping[str, Any], where: str, answered: bool) -> str:
     """What identifies the prompt of a row: its text, or its messages in a canonical form."""
-    for name in ("answer", "level", "source"):
-        value = row.get(name)
-        try:
-            text = "" if value is None else str(value)
-        except Exception as error:
-            fix = f"cannot be read as text ({error!r})"
-            raise InvalidInput(f"{where}[{name!r}]", type(value).__name__, fix) from error
-        encodable(text, f"{where}[{name!r}]")
-        if name == "answer" and value is None and row.get("tests"):
-            continue  # a program's row among those with answers
-        if name == "answer" and answered and (blank(text) or _is_missing(value, text)):
-            fix = "every row needs an answer; drop the row or fill it in"
-            raise InvalidInput(f"{where}['answer']", value, fix)
-    prompt, where = row.get("prompt"), f"{where}['prompt']"
+    value = row.get("answer")
+    with _reading(f"{where}['tests']", row.get("tests")):
+        tested = bool(row.get("tests"))
+    # Without one, tests may be the truth: a program's row among those with answers.
+    if answered and not (value is None and tested):
+        with _reading(f"{where}['answer']", value):
+            missing = _is_missing(value)
+        fix = "every row needs an answer that can be right; drop the row or fill it in"
+        require(not missing, f"{where}['answer']", value, fix)
+    with _reading(f"{where}['prompt']", row.get("prompt")):
+        return _checked_prompt(row.get("prompt"), f"{where}['prompt']")
+
+
+def _checked_prompt(prompt: Any, where: str) -> str:
+    """The same of its prompt alone."""
     if isinstance(prompt, str):
         require(not blank(encodable(prompt, where)), where, prompt, "has no words; drop the row")
         return prompt
@@ -261,6 +323,12 @@ def _checked(row: Mapping[str, Any], where: str, answered: bool) -> str:
     return text_of(turns)
 
 
+def called(field: str) -> str:
+    """A data set in a sentence: a recipe calls it `data`, a script `train_dataset`."""
+    field = field.replace("train_", "training ").replace("eval_", "evaluation ")
+    return field.replace("dataset", "data")
+
+
 def _tell_of_repeats(
     field: str,
     records: Sequence[Mapping[str, Any]],
@@ -269,9 +337,7 @@ def _tell_of_repeats(
     names: Sequence[str],
 ) -> None:
     """A line for rows that were merged, and one for those that disagree on a column of `names`."""
-    # A recipe calls it `data`, a script `train_dataset`.
-    field = field.replace("train_", "training ").replace("eval_", "evaluation ")
-    field = field.replace("dataset", "data")
+    given, field = field, called(field)
     merged = f"{field}: {len(records):,} rows have {len(kept):,} prompts; repeats are merged"
     _LOG.warning("%s", merged)
     keys = [(str(row.get("source") or ""), text) for row, text in zip(records, texts, strict=True)]
@@ -280,7 +346,9 @@ def _tell_of_repeats(
     for place, row in enumerate(records):
         counts = row_of[keys[place]]
         for name in names if counts != place else ():
-            if _bare(row.get(name)) != _bare(records[counts].get(name)):
+            with _reading(f"{given}[{place}][{name!r}]", row.get(name)):
+                differs = _bare(row.get(name)) != _bare(records[counts].get(name))
+            if differs:
                 found.append(f"row {place} has another {name} than row {counts}, which counts")
                 break
     if found:
@@ -289,11 +357,22 @@ def _tell_of_repeats(
         _LOG.warning("%s (rows count from 0); drop the wrong ones", told)
 
 
-def _is_missing(value: Any, text: str) -> bool:
-    """Whether an answer is what pandas, NumPy and others have for none, or holds nothing."""
-    none = text.lower() in ("nan", "<na>", "nat", "tensor(nan)", "b''", "[none]")
-    try:
-        empty = len(value) == 0
-    except TypeError:  # of numbers, and of tensors without a dimension
-        empty = False
-    return not isinstance(value, str) and (none or empty)
+def _is_missing(value: Any) -> bool:
+    """Whether an answer is what pandas, NumPy and others have for none, holds nothing, or is
+    something that no response can say."""
+    if isinstance(value, str):
+        return blank(value)
+    if hasattr(value, "tolist"):  # of NumPy and torch
+        value = value.tolist()
+    if isinstance(value, (Mapping, list, tuple, set, frozenset)):
+        inside = list(value.values() if isinstance(value, Mapping) else value)
+        return all(map(_is_missing, inside))
+    if value is None or callable(value):
+        return True
+    if isinstance(value, Decimal):
+        return not value.is_finite()
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    text = str(value)
+    empty = isinstance(value, Sized) and len(value) == 0
+    return empty or blank(text) or text.lower() in _NONE

@@ -265,6 +265,8 @@ def _adapters(given: Mapping[str, Any]) -> Any:
     task = options["task_type"]
     require(task == "CAUSAL_LM", "peft.task_type", task, "a policy is a CAUSAL_LM; leave it out")
     within("[0, 1)", options.get("lora_dropout", 0.0), "peft.lora_dropout")
+    # At 0 the adapters change nothing, below they are trained away from what they should learn.
+    within("(0, inf)", options.get("lora_alpha", 1), "peft.lora_alpha")
     try:
         return LoraConfig(**options)
     except Exception as error:  # its own checks, of several kinds
@@ -273,8 +275,12 @@ def _adapters(given: Mapping[str, Any]) -> Any:
 
 def eval_sources(source: Any) -> dict[str, Any]:
     """Sources of evaluation sets by name; the name of a single one is empty."""
+    if source is None:
+        return {}
+    fix = "names no data, so nothing would be evaluated: name some, or leave it out"
+    require(source, "eval_data", source, fix)
     several = isinstance(source, Mapping) and not {"path", "tasks"} & set(source)
-    return dict(source) if several else {"": source} if source else {}
+    return dict(source) if several else {"": source}
 
 
 def _evaluation_data(source: Any) -> Any:

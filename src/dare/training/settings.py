@@ -34,7 +34,7 @@ _INTERVALS: dict[str, str] = {
     "[-1, 1e9]": "max_steps",
     "[0, 4294967295]": "seed data_seed",
     "[0, 100]": "learning_rate eval_temperature",
-    "(0, 100]": "temperature",
+    "[1e-3, 100]": "temperature",
     "[0, 1)": "adam_beta1 adam_beta2 label_smoothing_factor",
     "(0, 1)": "epsilon",
     "(0, 1]": "top_p vllm_gpu_memory_utilization",

@@ -57,7 +57,7 @@ from dare.training.evaluate import evaluate_policy, flat_figures
 from dare.training.from_trl import answer_trainer
 from dare.training.objective import Objective
 from dare.training.phases import Phases
-from dare.training.prompts import PromptStore
+from dare.training.prompts import PromptStore, called
 from dare.training.records import StepLines, told
 from dare.training.services import PolicyServices
 from dare.training.unscored import UnscoredWindow
@@ -133,8 +133,9 @@ class DareTrainer(WholeCheckpoints):
         if train_dataset is None:
             raise InvalidInput("train_dataset", None, "give a data set with a column 'prompt'")
         if eval_dataset is None and (args.eval_strategy != "no" or args.eval_on_start):
-            fix = "there is nothing to evaluate on: give an eval_dataset (eval_data of a recipe)"
-            raise InvalidInput("eval_strategy", str(args.eval_strategy), fix)
+            asks = "eval_on_start" if args.eval_strategy == "no" else "eval_strategy"
+            fix = f"{asks} has nothing to evaluate on: give data, or leave that setting out"
+            raise InvalidInput("eval_dataset (eval_data of a recipe)", None, fix)
         functions = reward_functions(
             reward_funcs,
             reward_processing_classes,
@@ -149,8 +150,7 @@ class DareTrainer(WholeCheckpoints):
         def store_of(dataset: Any, field: str) -> PromptStore:
             read = self.rewards.named_columns()
             store = PromptStore(dataset, processing_class, args.system_prompt, field, read)
-            columns = [name for name in store.records[0] if name != "prompt"]
-            self.rewards.check_columns(columns)
+            self.rewards.check_columns(store.names, field, store.lacks, called(field))
             store.check_lengths(context, self.settings.max_tokens)
             self.rewards.check_rows(store.records, store.table.dataset_row_P.tolist())
             return store
@@ -234,6 +234,7 @@ class DareTrainer(WholeCheckpoints):
         """What rewards see of the state: a copy, since the loop goes by the state itself."""
         state = copy.copy(self.state)
         state.log_history = [dict(line) for line in self.state.log_history]
+        state.stateful_callbacks = copy.deepcopy(self.state.stateful_callbacks)
         return state
 
     def _evaluation_stores(self, dataset: Any) -> Any:
