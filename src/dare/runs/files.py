@@ -116,7 +116,7 @@ def typed_yaml(text: str, field: str, shown: str) -> Any:
 
 def load_yaml(text: str) -> Any:
     """YAML as plain values. Lists in lists in lists, aliases that stand for far more than is
-    written, and a key that is given twice, are a YAMLError."""
+    written, a key that is given twice, and a tag that its value does not fit, are a YAMLError."""
     depth = 0
     for event in yaml.parse(text, _LOADER):  # the fast loader would end the process instead
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -135,9 +135,22 @@ def load_yaml(text: str) -> Any:
         if size > 10 * max(len(text), 100):
             raise yaml.YAMLError("its aliases stand for far more than is written")
         _check_once(node, set())
-        return loader.construct_document(node)
+        return _constructed(loader, node)
     finally:
         loader.dispose()
+
+
+def _constructed(loader: Any, node: yaml.Node) -> Any:
+    """Of `!!bool x`, `!!int _` and `!!timestamp x` PyYAML takes for granted that the tag is right,
+    and fails on them in ways of its own."""
+    try:
+        value = loader.construct_document(node)
+        str(value)  # 0x with thousands of digits is a number that no line could show
+    except ValueError as error:  # which says what is wrong, as of a date that is none
+        raise yaml.YAMLError(first_line(error)) from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        raise yaml.YAMLError("a tag, as !!int, does not fit its value") from error
+    return value
 
 
 def dump_yaml(values: Any) -> str:
