@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from keyword import iskeyword
 from pathlib import Path
@@ -138,7 +139,7 @@ def init(
 
     path = Path(out)
     check_out(path, ".yaml", ".yml")
-    if path.exists():
+    if os.path.exists(path):
         raise InvalidInput("--out", out, "is there already; name another file, or remove it")
     require(model, "--model", model, "name a folder, a hub id, or pocket")
     named = parse_columns(columns)
@@ -147,9 +148,9 @@ def init(
         return {"path": file, "columns": named} if named else file
 
     rows: list[dict[str, Any]] = []
-    if Path(data).exists() or kind_of(Path(data)):
+    if os.path.exists(data) or kind_of(Path(data)):
         rows = load_data(source(data), "--data")
-    if eval_data and (Path(eval_data).exists() or kind_of(Path(eval_data))):
+    if eval_data and (os.path.exists(eval_data) or kind_of(Path(eval_data))):
         load_data(source(eval_data), "--eval-data")  # refused here, not after a night of training
     small = model == "pocket"
     budget = 64 if len(rows) < 512 and rows else 256
@@ -214,7 +215,7 @@ def _begin_reward(reward: str, folder: Path, rows: list[dict[str, Any]]) -> str 
         fix = f"use one of {', '.join(REWARDS)}, or module:function"
         raise InvalidInput("--reward", reward, fix)
     path = folder / f"{module.replace('.', '/')}.py"
-    if path.exists() or "." in module:
+    if os.path.exists(path) or "." in module:
         return None
     names = f"({_columns(rows)})" if rows else "of the data"
     example = f"Columns {names} come as lists, one entry a rollout."

@@ -62,7 +62,7 @@ def train(
     )
     recipe = named or "quickstart"
     if resume is not None:
-        if not (Path(resume) / "recipe.yaml").is_file():
+        if not os.path.isfile(Path(resume) / "recipe.yaml"):
             fix = "has no recipe.yaml; a script's own: trainer.train(resume_from_checkpoint=True)"
             raise InvalidInput("--resume", resume, fix)
         require(not named, "recipe", named, "a run is resumed with its own recipe; leave it out")
@@ -120,7 +120,7 @@ def launch(name: str, processes: int | None) -> None:
     shipped = Path(__file__).parents[1] / "accelerate"
     known = sorted(path.stem for path in shipped.glob("*.yaml"))
     config = shipped / f"{name}.yaml" if name in known else Path(name)
-    if not config.is_file():
+    if not os.path.isfile(config):
         raise InvalidInput("--accelerate", name, f"{suggest(name, known)}, or a file of your own")
     fix = "a launcher has started this process already: leave this out, or the launcher"
     require("RANK" not in os.environ, "--accelerate", name, fix)

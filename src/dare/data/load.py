@@ -10,6 +10,7 @@ import glob
 import gzip
 import io
 import json
+import os
 import re
 import sys
 import zlib
@@ -82,18 +83,18 @@ def is_file(source: object) -> bool:
     if "://" in text:
         return True
     named = kind_of(Path(text)) is not None or any(sign in text for sign in "*?[")
-    return named or text.startswith(("/", "./", "../", "~")) or Path(text).exists()
+    return named or text.startswith(("/", "./", "../", "~")) or os.path.exists(text)
 
 
 def files_of(source: str | Path) -> list[Path]:
     """The local files a path or a pattern names; none is an error."""
     path = Path(source).expanduser()
-    if path.is_file():
+    if os.path.isfile(path):
         return [path]
-    if path.is_dir():
+    if os.path.isdir(path):
         fix = f"is a folder; name a file, or a pattern such as '{path}/*.parquet'"
         raise InvalidInput("data", str(source), fix)
-    found = [Path(name) for name in sorted(glob.glob(str(path))) if Path(name).is_file()]
+    found = [Path(name) for name in sorted(glob.glob(str(path))) if os.path.isfile(name)]
     if not found:
         raise InvalidInput("data", str(source), "there is no such file")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -220,7 +221,7 @@ def locate(name: str) -> Located:
 
         return Located(name, str(pocket.path()), weights=_fingerprint(pocket.path()))
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if os.path.isdir(folder):
         home = _model_folder(folder)
         shown = _trained_with(folder)
         chat = shown.get("chat_template_kwargs")
@@ -231,7 +232,7 @@ def locate(name: str) -> Located:
             chat if isinstance(chat, dict) else None,
             _fingerprint(home),
         )
-    if folder.exists() or name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
+    if os.path.exists(folder) or name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
         fix = "is neither a folder with a model or checkpoints nor a hub id"
         raise InvalidInput("MODEL", name, fix)
     return Located(name, name)
@@ -257,7 +258,7 @@ def open_model(found: Located, *, dtype: str = "auto", rows: int = 256) -> Polic
 
 
 def _model_folder(folder: Path) -> Path:
-    if any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+    if any(os.path.isfile(folder / name) for name in ("config.json", "adapter_config.json")):
         return folder
     from dare.runs.checkpoint import newest
 
@@ -271,7 +272,7 @@ def _model_folder(folder: Path) -> Path:
 def _trained_with(folder: Path) -> dict[str, Any]:
     """The run's settings of training, where it is one."""
     for place in (folder, folder.parent):
-        if (place / "config.yaml").is_file():
+        if os.path.isfile(place / "config.yaml"):
             with suppress(InvalidInput):  # no YAML: a file of somebody else's
                 training = read_yaml(place / "config.yaml").get("training")
                 return training if isinstance(training, dict) else {}
