@@ -1,13 +1,18 @@
 """Names that the system refuses: whatever wants the file, it is one line, no traceback."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from test_train_command import Call
+from dare.errors import InvalidInput
+from dare.runs.files import check_out
+
+Call = Callable[..., tuple[int, str, str]]
+
 
 LONG = "x" * 300
 ROW = '{"prompt": "a", "answer": "1", "pass_rate": 0.5}\n'
@@ -93,6 +98,35 @@ def test_a_path_that_the_system_refuses_is_one_line_that_names_it(
     named = lines[0].removeprefix("error: ").partition(" = ")[0].replace("-", "_")
     assert field.strip("-").replace("-", "_").lower() in named.lower()
     assert {*os.listdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("init --data rows.jsonl --out /", "--out = '/': must end in .yaml or .yml"),
+        ("teacher fit rows.jsonl --out /", "--out = '/': is a folder; name a file in it"),
+        ("teacher measure --at 0 --out /", "--out = '/': is a folder; name a file in it"),
+        ("study estimators --out /", "--out = '/ ("),
+        ("quickstart --folder /", "folder = '/ ("),
+    ],
+)
+def test_the_root_of_all_folders_is_refused_like_any_other(
+    words: str, line: str, dare: Call
+) -> None:
+    code, _, errors = dare(*words.split())
+    assert (code, errors.count("\n")) == (2, 1), errors
+    assert errors.startswith(f"error: {line}")
+
+
+def test_a_folder_that_is_there_may_be_written_to_whatever_it_lies_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, real = tmp_path / "held" / "out", os.access
+    out.mkdir(parents=True)
+    monkeypatch.setattr(os, "access", lambda path, how: Path(path) == out and real(path, how))
+    check_out(out, folder=True)
+    with pytest.raises(InvalidInput, match="cannot be written to"):
+        check_out(out.with_name("other"), folder=True)
 
 
 @pytest.mark.parametrize("text", ["a\0", "\ud800"], ids=["null", "half"])
