@@ -117,6 +117,8 @@ def launch(name: str, processes: int | None) -> None:
     import subprocess
     from importlib.util import find_spec
 
+    from dare.runs.files import user_yaml
+
     shipped = Path(__file__).parents[1] / "accelerate"
     known = sorted(path.stem for path in shipped.glob("*.yaml"))
     config = shipped / f"{name}.yaml" if name in known else Path(name)
@@ -124,7 +126,9 @@ def launch(name: str, processes: int | None) -> None:
         raise InvalidInput("--accelerate", name, f"{suggest(name, known)}, or a file of your own")
     fix = "a launcher has started this process already: leave this out, or the launcher"
     require("RANK" not in os.environ, "--accelerate", name, fix)
-    if "DEEPSPEED" in config.read_text(encoding="utf-8"):
+    told = user_yaml(config, "--accelerate")
+    require(isinstance(told, dict), "--accelerate", name, "must be a mapping of settings")
+    if "DEEPSPEED" in str(told):
         fix = "needs DeepSpeed: pip install 'dare-rl[deepspeed]'"
         require(find_spec("deepspeed") is not None, "--accelerate", name, fix)
     if processes is None and name in known:
