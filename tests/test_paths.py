@@ -20,6 +20,9 @@ ROW = '{"prompt": "a", "answer": "1", "pass_rate": 0.5}\n'
 WORDS = [
     ("--resume", "train --resume {}"),
     ("recipe", "train {}.yaml"),
+    ("data", "data inspect ~nobody-of-this-name/{}.jsonl"),
+    ("MODEL", "eval ~nobody-of-this-name/{} --benchmarks tasks"),
+    ("model", "plan mine.yaml --model ~nobody-of-this-name/{} --gpu 24GB"),
     ("data", "train --data {}.jsonl"),
     ("eval_data", "train --eval-data {}.jsonl"),
     ("data", "train named.yaml"),
@@ -47,6 +50,7 @@ WORDS = [
     ("--data", "init --data {}.jsonl"),
     ("--eval-data", "init --data rows.jsonl --eval-data {}.jsonl"),
     ("--out", "init --data rows.jsonl --out {}.yaml"),
+    ("--model", "init --data rows.jsonl --model ./{}"),
     ("data", "teacher fit {}.jsonl"),
     ("--out", "teacher fit rows.jsonl --out {}"),
     ("--out", "teacher measure mine.yaml --at 0 --out {}.jsonl"),

@@ -135,6 +135,7 @@ def parse_columns(text: str | None) -> dict[str, str] | None:
     if text is None:
         return None
     pairs = [word.partition("=") for word in text.split(",") if word.strip()]
+    require(pairs, "--columns", text, "names no column; write field=column, or leave it out")
     for field, equals, column in pairs:
         good = field.strip() and equals and column.strip()
         require(good, "--columns", text, "write field=column, with commas between them")

@@ -83,12 +83,18 @@ def is_file(source: object) -> bool:
     if "://" in text:
         return True
     named = kind_of(Path(text)) is not None or any(sign in text for sign in "*?[")
-    return named or text.startswith(("/", "./", "../", "~")) or os.path.exists(text)
+    named |= text.startswith(("/", "./", "../", "~")) or os.path.exists(text)
+    return named or os.path.isfile(os.path.dirname(text))  # below a file: meant as a path
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether the hub could have something of this name."""
+    return _HUB_ID.fullmatch(name) is not None
 
 
 def files_of(source: str | Path) -> list[Path]:
     """The local files a path or a pattern names; none is an error."""
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))  # pathlib's raises where there is no such user
     if os.path.isfile(path):
         return [path]
     if os.path.isdir(path):
@@ -207,7 +213,7 @@ def _check_names(path: Path | str, names: Sequence[str]) -> None:
 
 
 def _hub(name: str, split: str, options: Mapping[str, Any]) -> Iterator[Row]:
-    if not _HUB_ID.fullmatch(name):
+    if not is_hub_id(name):
         raise InvalidInput("data", name, "is neither a file nor a hub id such as owner/name")
     from datasets import load_dataset
 

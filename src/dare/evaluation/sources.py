@@ -220,7 +220,7 @@ def locate(name: str) -> Located:
         from dare import pocket
 
         return Located(name, str(pocket.path()), weights=_fingerprint(pocket.path()))
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     if os.path.isdir(folder):
         home = _model_folder(folder)
         shown = _trained_with(folder)

@@ -56,7 +56,7 @@ def load(
     own = peft_config is None or hasattr(peft_config, "peft_type")
     require(own, "peft_config", peft_config, "must be a configuration of peft, as LoraConfig")
     name = model if isinstance(model, (str, Path)) else model.config.name_or_path
-    place = Path(name).expanduser()
+    place = Path(os.path.expanduser(name))
     if model is name and (str(name).startswith((".", "/", "~")) or len(place.parts) > 2):
         require(os.path.isdir(place), "model", str(name), "there is no such folder")
     try:

@@ -61,7 +61,7 @@ def read_config(model: str | Path) -> Any:
         from dare import pocket
 
         model = pocket.path()
-    name, folder = str(model), Path(model).expanduser()
+    name, folder = str(model), Path(os.path.expanduser(model))
     if os.path.isdir(folder) and not os.path.isfile(folder / "config.json"):
         raise InvalidInput("model", name, "is a folder without a config.json")
     local = name.startswith(("/", "./", "../", "~")) or name.count("/") > 1
