@@ -155,7 +155,13 @@ def test_what_is_no_text_is_refused_before_anything_is_read(
 
 @pytest.mark.parametrize(
     ("words", "field"),
-    [(["report", "mine"], "argument"), (["report", "--out=mine/x"], "--out"), (["report"], "file")],
+    [
+        (["report", "mine"], "argument"),
+        (["compare", "--json", "mine"], "argument"),
+        (["eval", "show", "--no-such", "mine"], "--no-such"),
+        (["report", "--out=mine/x"], "--out"),
+        (["report"], "file"),
+    ],
 )
 def test_a_file_that_nobody_expected_to_fail_is_named_with_its_option(
     words: list[str], field: str, dare: Call, monkeypatch: pytest.MonkeyPatch

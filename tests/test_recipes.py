@@ -175,7 +175,21 @@ def test_init_takes_the_model_apart_where_its_configuration_is_here(
     assert not (tmp_path / "other.yaml").exists()
 
 
-NOWHERE = ("", " ", "*.jsonl", "[]", "=", ",", "mine.jsonl/x", "s3://", "~nobody/x", "a b", "..")
+NOWHERE = (
+    "",
+    " ",
+    "*.jsonl",
+    "[]",
+    "=",
+    ",",
+    "mine.jsonl/x",
+    "s3://",
+    "~nobody/x",
+    "a b",
+    "..",
+    "-",
+    "x" * 97,
+)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +197,7 @@ NOWHERE = ("", " ", "*.jsonl", "[]", "=", ",", "mine.jsonl/x", "s3://", "~nobody
     [
         *((option, word) for option in ("--data", "--eval-data") for word in ("*", *NOWHERE)),
         *(("--model", word) for word in ("", " ", "*", "/no/such/x", "./x", "~none/x", "a/b/c")),
-        *(("--model", word) for word in ("mine.jsonl", "a b")),
+        *(("--model", word) for word in ("mine.jsonl", "mine.jsonl/x", "a b", "-", "x" * 97)),
         *(("--columns", word) for word in ("", ",", " , ")),
         *((option, "a\udcff") for option in ("--data", "--eval-data", "--model", "--columns")),
     ],

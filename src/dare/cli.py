@@ -23,7 +23,7 @@ from dare.commands.report import report
 from dare.commands.study import study
 from dare.commands.teacher import teacher
 from dare.commands.train import train
-from dare.errors import InvalidInput, require
+from dare.errors import InvalidInput
 from dare.text import legible
 
 ABOUT = """\
@@ -120,7 +120,7 @@ def _named(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         if word.startswith("--") and equals:
             yield name, value
         elif not word.startswith("--"):
-            yield before or "argument", word
+            yield before, word
         before = word if word.startswith("--") and not equals else ""
 
 
@@ -131,7 +131,8 @@ def _check_words(words: Sequence[str]) -> None:
             fits = b"\0" not in os.fsencode(word)
         except UnicodeEncodeError:  # half of a character
             fits = False
-        require(fits, name, word, "is no text; leave out what is no character")
+        if not fits:
+            raise InvalidInput(_told(name), word, "is no text; leave out what is no character")
 
 
 def _option_of(path: str) -> str:
@@ -140,8 +141,21 @@ def _option_of(path: str) -> str:
     for name, word in _named(sys.argv[1:]):
         place = os.path.abspath(os.path.expanduser(word))
         if word and (whole == place or whole.startswith(place.rstrip("/") + "/")):
-            return name
+            return _told(name)
     return "file"
+
+
+def _told(name: str, commands: typer.Typer = app) -> str:
+    """The option before a word; an argument where that is a flag, which takes none."""
+    todo: list[Any] = [typer.main.get_command(commands)]
+    flags = set[str]()
+    for one in todo:
+        todo += getattr(one, "commands", {}).values()
+        for item in one.params:
+            flags |= (
+                {*item.opts, *item.secondary_opts} if getattr(item, "is_flag", False) else set()
+            )
+    return name if name and name not in flags else "argument"
 
 
 _USAGE: Any = typer.BadParameter.__bases__[0]

@@ -144,6 +144,7 @@ def init(
     for option, word in given.items():
         fix = "is no text that a recipe can hold; rename it in UTF-8"
         require(_utf8(word or ""), option, word, fix)
+    _check_reward(reward)
     _check_model(model)
     named = parse_columns(columns)
 
@@ -220,6 +221,7 @@ def _check_model(model: str) -> None:
     if os.path.isdir(os.path.expanduser(model)):
         return
     local = model.startswith((".", "/", "~")) or model.count("/") > 1
+    local |= os.path.isfile(os.path.dirname(model))
     require(not local, "--model", model, "there is no such folder")
     fix = "is neither a folder with a model nor a hub id such as owner/name"
     require(is_hub_id(model) and not os.path.exists(model), "--model", model, fix)
@@ -243,17 +245,24 @@ def _columns(rows: list[dict[str, Any]]) -> str:
     return ", ".join(map(_comment, names))
 
 
+def _check_reward(reward: str) -> None:
+    """Refuse what is neither a reward of ours nor can be a function's name."""
+    from dare.rewards.builtin import REWARDS
+
+    module, colon, function = reward.partition(":")
+    parts = [*module.split("."), function]
+    named = colon and all(part.isidentifier() and not iskeyword(part) for part in parts)
+    fix = f"use one of {', '.join(REWARDS)}, or module:function"
+    require(named or reward in REWARDS, "--reward", reward, fix)
+
+
 def _begin_reward(reward: str, folder: Path, rows: list[dict[str, Any]]) -> str | None:
     """A file for a reward of one's own, unless there is one; its name."""
     from dare.rewards.builtin import REWARDS
 
-    module, colon, function = reward.partition(":")
+    module, _, function = reward.partition(":")
     if reward in REWARDS:
         return None
-    parts = [*module.split("."), function]
-    if not colon or not all(part.isidentifier() and not iskeyword(part) for part in parts):
-        fix = f"use one of {', '.join(REWARDS)}, or module:function"
-        raise InvalidInput("--reward", reward, fix)
     path = folder / f"{module.replace('.', '/')}.py"
     if os.path.exists(path) or "." in module:
         return None

@@ -37,7 +37,7 @@ _KINDS = {
     ".tsv": "csv",
 }
 _KEYS = ("path", "split", "config", "revision", "columns")
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_NAME = re.compile(r"\w([\w.-]{0,94}\w)?", re.ASCII)
 _BATCH = 1024
 _CHUNK = 1 << 20
 _BUFFER = 1 << 16
@@ -88,8 +88,10 @@ def is_file(source: object) -> bool:
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether the hub could have something of this name."""
-    return _HUB_ID.fullmatch(name) is not None
+    """Whether the hub could have something of this name, by its own rules."""
+    parts = name.split("/")
+    named = all(_HUB_NAME.fullmatch(part) for part in parts)
+    return named and len(parts) < 3 and not any(twice in name for twice in ("--", ".."))
 
 
 def files_of(source: str | Path) -> list[Path]:
