@@ -175,6 +175,67 @@ def test_init_takes_the_model_apart_where_its_configuration_is_here(
     assert not (tmp_path / "other.yaml").exists()
 
 
+NOWHERE = (
+    "",
+    " ",
+    "*.jsonl",
+    "[]",
+    "=",
+    ",",
+    "mine.jsonl/x",
+    "s3://",
+    "~nobody/x",
+    "a b",
+    "..",
+    "-",
+    "x" * 97,
+)
+
+
+@pytest.mark.parametrize(
+    ("option", "word"),
+    [
+        *((option, word) for option in ("--data", "--eval-data") for word in ("*", *NOWHERE)),
+        *(("--model", word) for word in ("", " ", "*", "/no/such/x", "./x", "~none/x", "a/b/c")),
+        *(("--model", word) for word in ("mine.jsonl", "mine.jsonl/x", "a b", "-", "x" * 97)),
+        *(("--columns", word) for word in ("", ",", " , ")),
+        *((option, "a\udcff") for option in ("--data", "--eval-data", "--model", "--columns")),
+    ],
+)
+def test_init_writes_no_recipe_that_could_not_run(
+    option: str, word: str, tmp_path: Path, dare: Call
+) -> None:
+    write_rows(tmp_path / "mine.jsonl", [{"prompt": "1+1=", "answer": "2"}])
+    (tmp_path / "notes.txt").touch()
+    if option == "--data" and word == "*.jsonl":
+        word = "*.csv"
+    if option == "--eval-data" and word == "*.jsonl":
+        word = "[a].jsonl"
+    words = {"--data": "mine.jsonl", "--reward": "mine:score", option: word}
+    code, _, errors = dare("init", *(each for pair in words.items() for each in pair))
+    assert (code, errors.count("\n")) == (2, 1), errors
+    assert errors.startswith(f"error: {option}")
+    assert sorted(os.listdir()) == ["mine.jsonl", "notes.txt"]
+
+
+@pytest.mark.parametrize("name", ["\ud800", "\x1b[2J", "two\nlines: [", "{memory}"])
+def test_names_of_columns_do_no_harm_to_the_recipe(name: str, tmp_path: Path, dare: Call) -> None:
+    write_rows(tmp_path / "mine.jsonl", [{"prompt": "1+1=", "answer": "2", name: "3"}])
+    code, _, errors = dare("init", "--data", "mine.jsonl", "--reward", "mine:score")
+    if code == 0:
+        assert load_recipe("recipe.yaml")["data"].endswith("mine.jsonl")
+        compile((tmp_path / "mine.py").read_text("utf-8"), "mine.py", "exec")
+    else:  # refused with the data
+        assert "mine.jsonl row 1" in errors
+        assert os.listdir() == ["mine.jsonl"]
+
+
+def test_a_recipe_may_be_called_anything(dare: Call, tmp_path: Path) -> None:
+    write_rows(tmp_path / "mine.jsonl", [{"prompt": "1+1=", "answer": "2"}])
+    assert dare("init", "--data", "mine.jsonl", "--out", "a: b # c.yaml")[0] == 0
+    assert load_recipe("a: b # c.yaml")["training"]["output_dir"] == "runs/a: b # c"
+
+
 def test_columns_are_those_of_both_files(tmp_path: Path, dare: Call) -> None:
     rows = [{"task": f"{n}+1=", "expected": str(n + 1)} for n in range(8)]
     write_rows(tmp_path / "mine.jsonl", rows)

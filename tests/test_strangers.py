@@ -267,3 +267,30 @@ def test_what_lies_beside_a_recipe_without_code_is_no_library(theirs: Path, call
 def test_remote_code_is_named_whatever_stands_for_yes() -> None:
     for yes in (True, 1, [1], {"a": 1}):
         assert own_code({"training": {"model_init_kwargs": {"trust_remote_code": yes}}})
+
+
+MISTAGGED = (
+    *("!!bool x", "!!int ''", "!!int _", "!!int x", "!!float ''", "!!float _", "!!timestamp x"),
+    *("2020-02-31", "{[]: 1}", "!!binary é", "!!set 3", "!!omap 3", "!!pairs [1]", "!!str [1]"),
+    "0x" + "f" * 5000,
+)
+
+
+@pytest.mark.parametrize("text", MISTAGGED, ids=lambda text: text[:12])
+def test_a_tag_that_does_not_fit_is_bad_yaml_wherever_it_stands(
+    text: str, tmp_path: Path, call: Call
+) -> None:
+    with pytest.raises(yaml.YAMLError):
+        load_yaml(f"a: 1\nsteps: {text}\n")
+    code, shown, errors = call("train", "--learning-rate", text)
+    assert (code, shown, errors.count("\n")) == (2, "", 1)
+    assert "error: --learning-rate = " in errors
+    Path("mine.yaml").write_text(f"training: {{learning_rate: {text}}}\n", encoding="utf-8")
+    code, shown, errors = call("plan", "mine.yaml")
+    assert (code, shown, errors.count("\n")) == (2, "", 1)
+    assert "error: recipe = 'mine.yaml'" in errors
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(f"steps: {text}\n", encoding="utf-8")
+    code, _, errors = call("report", "run")
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "config.yaml" in errors

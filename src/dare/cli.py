@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -90,9 +91,17 @@ def main() -> None:
     # Sampling and training take turns with blocks of other sizes: torch would hold a third more.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     try:
+        _check_words(sys.argv[1:])
         sys.exit(app(standalone_mode=False) or 0)
     except InvalidInput as error:
         _refuse(str(error))
+    except OSError as error:
+        # Commands say it better. Where none does, it is still a file and not a fault of DARE's.
+        if not isinstance(error.filename, (str, bytes, os.PathLike)):
+            raise
+        path = os.fsdecode(error.filename)
+        fix = f"cannot be used ({error.strerror or type(error).__name__})"
+        _refuse(str(InvalidInput(_option_of(path), path, fix)))
     except typer.Abort:
         _refuse("aborted", 1)
     except _USAGE as error:
@@ -101,6 +110,52 @@ def main() -> None:
             sys.exit(2)
         where = "dare" if error.ctx is None else error.ctx.command_path
         _refuse(f"{error.format_message().rstrip('.')}; see {where} --help")
+
+
+def _named(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Every word that is a value, with the option that it belongs to."""
+    before = ""
+    for word in words:
+        name, equals, value = word.partition("=")
+        if word.startswith("--") and equals:
+            yield name, value
+        elif not word.startswith("--"):
+            yield before, word
+        before = word if word.startswith("--") and not equals else ""
+
+
+def _check_words(words: Sequence[str]) -> None:
+    """Refuse what is no text; commands would fail on it wherever they first write or open it."""
+    for name, word in _named(words):
+        try:
+            fits = b"\0" not in os.fsencode(word)
+        except UnicodeEncodeError:  # half of a character
+            fits = False
+        if not fits:
+            raise InvalidInput(_told(name), word, "is no text; leave out what is no character")
+
+
+def _option_of(path: str) -> str:
+    """The option whose value a path is, or lies in."""
+    whole = os.path.abspath(path)
+    for name, word in _named(sys.argv[1:]):
+        place = os.path.abspath(os.path.expanduser(word))
+        if word and (whole == place or whole.startswith(place.rstrip("/") + "/")):
+            return _told(name)
+    return "file"
+
+
+def _told(name: str, commands: typer.Typer = app) -> str:
+    """The option before a word; an argument where that is a flag, which takes none."""
+    todo: list[Any] = [typer.main.get_command(commands)]
+    flags = set[str]()
+    for one in todo:
+        todo += getattr(one, "commands", {}).values()
+        for item in one.params:
+            flags |= (
+                {*item.opts, *item.secondary_opts} if getattr(item, "is_flag", False) else set()
+            )
+    return name if name and name not in flags else "argument"
 
 
 _USAGE: Any = typer.BadParameter.__bases__[0]

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from dare.errors import InvalidInput
+from dare.errors import InvalidInput, first_line
 
 ARRAYS, META = "curriculum.safetensors", "curriculum.json"
 
@@ -47,8 +48,17 @@ def load_state(folder: str | Path) -> dict[str, Any]:
     for name in (ARRAYS, META):
         if not (source / name).is_file():
             raise InvalidInput("folder", str(source), f"has no {name}; is it a curriculum state?")
-    meta = json.loads((source / META).read_text(encoding="utf-8"))
-    return {"arrays": load_file(source / ARRAYS), "meta": meta}
+    name = META
+    try:
+        meta = json.loads((source / META).read_text(encoding="utf-8"))
+        if not isinstance(meta, dict):
+            raise TypeError(f"it is no mapping but {type(meta).__name__}")
+        name = ARRAYS
+        return {"arrays": load_file(source / ARRAYS), "meta": meta}
+    except (OSError, ValueError, TypeError, RecursionError, SafetensorError) as error:
+        raise InvalidInput(
+            "folder", str(source), f"{name} is damaged: {first_line(error)}"
+        ) from None
 
 
 def sync(path: Path) -> None:

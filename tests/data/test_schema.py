@@ -130,6 +130,10 @@ def test_tests_take_the_forms_of_the_judge(raw, tests):
         ({"\x1b[2J\n": "q", "answer": "1"}, r"it has '\\x1b\[2J\\n', answer"),
         ({"question": "q", "answer": "1", "extra": 7}, "row 1: extra"),
         ({"question": "q", "tests": [{"input": "1"}]}, r"row 1: tests\[0\]"),
+        ({"question": "q", "tests": [{"code": 7}]}, r"row 1: tests\[0\]\.code = 7: must be a text"),
+        ({"question": "q", "tests": [{"code": "assert f()", "entry_point": []}]}, r"\.entry_point"),
+        ({"question": "q", "tests": '[{"output": "1"}, {"code": ["a"]}]'}, r"tests\[1\]\.code"),
+        ({"question": "q", "tests": [{"code": "assert f()", "setup": {}}]}, r"tests\[0\]\.setup"),
         ({"question": "q", "tests": 7}, "row 1: tests = 7"),
         ({"question": "q", "input_output": '{"inputs": [1], "outputs": []}'}, "1 inputs and 0"),
         (

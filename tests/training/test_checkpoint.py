@@ -242,6 +242,78 @@ def test_a_manifest_that_never_knew_the_optimiser_is_refused(
         tiny.trainer(tmp_path, max_steps=3).train(resume_from_checkpoint=True)
 
 
+def agree(folder: Path, name: str, content: bytes | None) -> None:
+    """Another content of a file, with a manifest that knows it."""
+    (folder / MANIFEST).unlink()
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    folder.rename(folder.parent / "staged")
+    seal(folder.parent / "staged", folder)
+
+
+def with_step(step: Any) -> Any:
+    return lambda held: json.dumps({**json.loads(held), "global_step": step}).encode()
+
+
+GARBAGE: list[tuple[str, Any]] = [
+    *(
+        ("curriculum/curriculum.json", text)
+        for text in (b"", b"{", b"{}", b"[]", b"\xff", b"[" * 9999)
+    ),
+    ("curriculum/curriculum.json", lambda held: held.replace(b'"step": 2', b'"step": NaN')),
+    ("curriculum/curriculum.json", lambda held: held.replace(b'"updates"', b'"downdates"')),
+    ("curriculum/curriculum.json", lambda held: held.replace(b'"format"', b'"form"')),
+    ("curriculum/curriculum.json", None),
+    *(("curriculum/curriculum.safetensors", text) for text in (b"", b"x", None)),
+    *((name, text) for name in ("optimizer.pt", "scheduler.pt") for text in (b"", b"x", None)),
+    *(("rng_state.pth", text) for text in (b"", b"x")),
+    *(("model.safetensors", text) for text in (b"", b"x")),
+    *(("trainer_state.json", text) for text in (b"", b"{", b"{}", b"[]", None)),
+    *(("trainer_state.json", with_step(step)) for step in (1, -3, "2", None)),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), GARBAGE)
+def test_garbage_that_its_manifest_knows_is_named_with_the_checkpoint(
+    name: str, content: Any, trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    last = tmp_path / "checkpoint-2"
+    held = (last / name).read_bytes()
+    made = content(held) if callable(content) else content
+    assert made != held
+    agree(last, name, made)
+    assert verify(last) is None
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    with pytest.raises(InvalidInput) as refused:
+        tiny.trainer(tmp_path, max_steps=3).train(resume_from_checkpoint=True)
+    assert (refused.value.field, refused.value.value) == ("resume_from_checkpoint", str(last))
+    named = {"model.safetensors": "weights", "rng_state.pth": "rng_state"}
+    assert named.get(name, Path(name).stem) in refused.value.fix
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["a file", "a link in a circle", "a link to nothing"])
+@pytest.mark.parametrize("resume", [True, None])
+def test_what_stands_where_a_checkpoint_would_be_saved_is_named_before_anything_is_trained(
+    kind: str, resume: bool | None, trained: Path, tmp_path: Path
+) -> None:
+    if resume:
+        shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "checkpoint-3"
+    if kind == "a file":
+        path.touch()
+    else:
+        path.symlink_to(path if "circle" in kind else tmp_path / "nothing")
+    before = sorted(tmp_path.rglob("*"))
+    trainer = tiny.trainer(tmp_path, max_steps=3, save_strategy="steps", save_steps=1)
+    with pytest.raises(InvalidInput, match="checkpoint-3': is no folder") as refused:
+        trainer.train(resume_from_checkpoint=resume)
+    assert refused.value.field == "output_dir"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 # --- what a trainer writes ------------------------------------------------------------------------
 
 

@@ -352,6 +352,25 @@ def test_a_file_of_your_own_goes_to_the_launcher(
     assert command == [sys.executable, "-m", module, *dashed, *rest]
 
 
+@pytest.mark.parametrize(
+    ("held", "line"),
+    [
+        (b"distributed_type: \xff", "'my.yaml': is not YAML: byte 18 is not UTF-8"),
+        (b"a: [", "'my.yaml': is not YAML"),
+        (b"", "'my.yaml': must be a mapping"),
+        (b"FSDP", "'my.yaml': must be a mapping"),
+    ],
+)
+def test_a_file_of_your_own_that_is_no_mapping_starts_nothing(
+    held: bytes, line: str, dare: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", None)
+    (tmp_path / "my.yaml").write_bytes(held)
+    code, shown, errors = dare("train", "--accelerate", "my.yaml")
+    assert (code, shown, errors.count("\n")) == (2, "", 1)
+    assert errors.startswith(f"error: --accelerate = {line}")
+
+
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_the_launcher_tells_what_a_shipped_file_says(
     kind: str, command_of: Callable[..., list[str]], tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,7 +75,7 @@ def prepare(
     from dare.data.write import beside
 
     folder = None if data_dir is None else Path(data_dir)
-    there = folder is None or folder.is_dir()
+    there = folder is None or os.path.isdir(folder)
     require(there, "--data-dir", data_dir, "there is no such folder")
     spec = load_spec(
         what,
@@ -134,6 +135,7 @@ def parse_columns(text: str | None) -> dict[str, str] | None:
     if text is None:
         return None
     pairs = [word.partition("=") for word in text.split(",") if word.strip()]
+    require(pairs, "--columns", text, "names no column; write field=column, or leave it out")
     for field, equals, column in pairs:
         good = field.strip() and equals and column.strip()
         require(good, "--columns", text, "write field=column, with commas between them")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from json import dumps
@@ -51,11 +52,14 @@ def difficulty(
     never solved.
     """
     from dare.runs.difficulty import FILE, Filter, export, has_tiers, histogram, summarise
+    from dare.runs.files import check_out
 
     wanted = Filter(tier or (), source or (), level or (), seen, least, most)
     require(limit >= 0, "--limit", limit, "must not be negative")
+    if out is not None:
+        check_out(Path(out), ".csv", ".parquet")
     folder = Path(run)
-    if tier and folder.is_dir():
+    if tier and os.path.isdir(folder):
         fix = "tiers are off in this run; choose by difficulty, as in --min 0.8"
         require(has_tiers(folder), "--tier", ", ".join(tier), fix)
     if watch:

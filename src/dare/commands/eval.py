@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as encoder
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -229,6 +230,7 @@ def run(
     from dare.config.nested import within
     from dare.evaluation.benchmarks import chosen
     from dare.evaluation.run import evaluate
+    from dare.runs.files import check_out
 
     items = chosen(benchmarks)
     require(limit is None or limit >= 1, "--limit", limit, "must be at least 1")
@@ -241,6 +243,8 @@ def run(
     _check_used(context, "column label tokenizer", model)
     for name, value in (("MODEL", model), ("--out", out)):
         require(value != "", name, value, "is empty; give a name, or leave it out")
+    if out is not None:
+        check_out(Path(out), folder=True)  # before a model is loaded
     source: Any
     if responses is not None:
         source, settings = _from_file(responses, column, label, form, tokenizer)
@@ -253,7 +257,7 @@ def run(
         form = "native" if form == "auto" else form
         source, settings = _from_model(model, choices, template, form, rows, dtype)
         # "." and "runs/mine/.." have no name before they are resolved.
-        name = Path(model).resolve().name if Path(model).is_dir() else Path(model).name
+        name = Path(model).resolve().name if os.path.isdir(model) else Path(model).name
     folder = Path(out or f"runs/eval/{name}")
     told = not json and sys.stderr.isatty()
 

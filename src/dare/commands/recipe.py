@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from keyword import iskeyword
 from pathlib import Path
@@ -14,6 +15,7 @@ from dare.commands.data import parse_columns
 from dare.commands.options import Columns
 from dare.commands.presets import field_docs
 from dare.errors import InvalidInput, require
+from dare.text import legible
 
 _REWARD = '''\
 """The reward of this recipe: one number a rollout, or None where it could not be scored."""
@@ -132,25 +134,26 @@ def init(
     """
     import yaml
 
-    from dare.data.load import kind_of
-    from dare.runs.files import check_out
-    from dare.training.recipe import load_data
+    from dare.runs.files import check_out, write_whole
 
     path = Path(out)
     check_out(path, ".yaml", ".yml")
-    if path.exists():
+    if os.path.exists(path):
         raise InvalidInput("--out", out, "is there already; name another file, or remove it")
-    require(model, "--model", model, "name a folder, a hub id, or pocket")
+    given = {"--model": model, "--data": data, "--eval-data": eval_data, "--columns": columns}
+    for option, word in given.items():
+        fix = "is no text that a recipe can hold; rename it in UTF-8"
+        require(_utf8(word or ""), option, word, fix)
+    _check_reward(reward)
+    _check_model(model)
     named = parse_columns(columns)
 
     def source(file: str) -> Any:
         return {"path": file, "columns": named} if named else file
 
-    rows: list[dict[str, Any]] = []
-    if Path(data).exists() or kind_of(Path(data)):
-        rows = load_data(source(data), "--data")
-    if eval_data and (Path(eval_data).exists() or kind_of(Path(eval_data))):
-        load_data(source(eval_data), "--eval-data")  # refused here, not after a night of training
+    rows = _rows(source(data), data, "--data")
+    if eval_data is not None:  # refused here, not after a night of training
+        _rows(source(eval_data), eval_data, "--eval-data")
     small = model == "pocket"
     budget = 64 if len(rows) < 512 and rows else 256
     steps = -(-3 * len(rows) * 8 // budget) if rows else 200
@@ -162,10 +165,10 @@ def init(
         return text.partition("\n...")[0].strip()
 
     text = _RECIPE.format(
-        about=" ".join(f"{model} on {data}, scored by {reward}.".split()),
-        out=out,
+        about=_comment(f"{model} on {data}, scored by {reward}."),
+        out=_comment(out),
         trust=trust,
-        run=run,
+        run=shown_yaml(run),
         memory="{memory}",
         model=shown_yaml(model),
         data=shown_yaml(source(data)),
@@ -186,7 +189,7 @@ def init(
     memory, missing = _memory(yaml.safe_load(text.replace("{memory}", "")), gpu)
     path.parent.mkdir(parents=True, exist_ok=True)
     begun = _begin_reward(reward, path.parent, rows)
-    path.write_text(text.replace("{memory}", memory), encoding="utf-8")
+    write_whole(path, text.replace("{memory}", memory))
     typer.echo(f"wrote {out}{f' and {begun}, the reward to fill in' if begun else ''}")
     if missing:
         typer.echo(f"without an estimate of memory: {missing}", err=True)
@@ -197,24 +200,71 @@ def init(
     )
 
 
+def _utf8(text: str) -> bool:
+    """Whether it can stand in a recipe; a file's name may be bytes that are no characters."""
+    try:
+        return bool(text.encode()) or not text
+    except UnicodeEncodeError:
+        return False
+
+
+def _comment(text: str) -> str:
+    """What is known of strangers, in one line that YAML passes over."""
+    return " ".join(legible(text).split())
+
+
+def _check_model(model: str) -> None:
+    """Refuse what training could not load, whatever the network says."""
+    from dare.data.load import is_hub_id
+
+    require(model, "--model", model, "name a folder, a hub id, or pocket")
+    if os.path.isdir(os.path.expanduser(model)):
+        return
+    local = model.startswith((".", "/", "~")) or model.count("/") > 1
+    local |= os.path.isfile(os.path.dirname(model))
+    require(not local, "--model", model, "there is no such folder")
+    fix = "is neither a folder with a model nor a hub id such as owner/name"
+    require(is_hub_id(model) and not os.path.exists(model), "--model", model, fix)
+
+
+def _rows(source: Any, name: str, option: str) -> list[dict[str, Any]]:
+    """The rows of a file; none of a hub id, which is not asked for here."""
+    from dare.data.load import is_file, is_hub_id
+    from dare.training.recipe import load_data
+
+    if is_file(name):
+        return load_data(source, option)
+    fix = "is neither a file nor a hub id such as owner/name"
+    require(is_hub_id(name), option, name, fix)
+    return []
+
+
 def _columns(rows: list[dict[str, Any]]) -> str:
     """What reward functions can name, beside prompts and completions."""
-    return ", ".join(str(name) for name in rows[0] if name not in ("prompt", "source"))
+    names = (str(name) for name in rows[0] if name not in ("prompt", "source"))
+    return ", ".join(map(_comment, names))
+
+
+def _check_reward(reward: str) -> None:
+    """Refuse what is neither a reward of ours nor can be a function's name."""
+    from dare.rewards.builtin import REWARDS
+
+    module, colon, function = reward.partition(":")
+    parts = [*module.split("."), function]
+    named = colon and all(part.isidentifier() and not iskeyword(part) for part in parts)
+    fix = f"use one of {', '.join(REWARDS)}, or module:function"
+    require(named or reward in REWARDS, "--reward", reward, fix)
 
 
 def _begin_reward(reward: str, folder: Path, rows: list[dict[str, Any]]) -> str | None:
     """A file for a reward of one's own, unless there is one; its name."""
     from dare.rewards.builtin import REWARDS
 
-    module, colon, function = reward.partition(":")
+    module, _, function = reward.partition(":")
     if reward in REWARDS:
         return None
-    parts = [*module.split("."), function]
-    if not colon or not all(part.isidentifier() and not iskeyword(part) for part in parts):
-        fix = f"use one of {', '.join(REWARDS)}, or module:function"
-        raise InvalidInput("--reward", reward, fix)
     path = folder / f"{module.replace('.', '/')}.py"
-    if path.exists() or "." in module:
+    if os.path.exists(path) or "." in module:
         return None
     names = f"({_columns(rows)})" if rows else "of the data"
     example = f"Columns {names} come as lists, one entry a rollout."

@@ -63,7 +63,7 @@ def train(
     )
     recipe = named or "quickstart"
     if resume is not None:
-        if not (Path(resume) / "recipe.yaml").is_file():
+        if not os.path.isfile(Path(resume) / "recipe.yaml"):
             fix = "has no recipe.yaml; a script's own: trainer.train(resume_from_checkpoint=True)"
             raise InvalidInput("--resume", resume, fix)
         require(not named, "recipe", named, "a run is resumed with its own recipe; leave it out")
@@ -122,14 +122,18 @@ def launch(name: str, processes: int | None) -> None:
     import subprocess
     from importlib.util import find_spec
 
+    from dare.runs.files import user_yaml
+
     shipped = Path(__file__).parents[1] / "accelerate"
     known = sorted(path.stem for path in shipped.glob("*.yaml"))
     config = shipped / f"{name}.yaml" if name in known else Path(name)
-    if not config.is_file():
+    if not os.path.isfile(config):
         raise InvalidInput("--accelerate", name, f"{suggest(name, known)}, or a file of your own")
     fix = "a launcher has started this process already: leave this out, or the launcher"
     require("RANK" not in os.environ, "--accelerate", name, fix)
-    if "DEEPSPEED" in config.read_text(encoding="utf-8"):
+    told = user_yaml(config, "--accelerate")
+    require(isinstance(told, dict), "--accelerate", name, "must be a mapping of settings")
+    if "DEEPSPEED" in str(told):
         fix = "needs DeepSpeed: pip install 'dare-rl[deepspeed]'"
         require(find_spec("deepspeed") is not None, "--accelerate", name, fix)
     if processes is None and name in known:

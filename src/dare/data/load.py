@@ -10,6 +10,7 @@ import glob
 import gzip
 import io
 import json
+import os
 import re
 import sys
 import zlib
@@ -36,7 +37,7 @@ _KINDS = {
     ".tsv": "csv",
 }
 _KEYS = ("path", "split", "config", "revision", "columns")
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_NAME = re.compile(r"\w([\w.-]{0,94}\w)?", re.ASCII)
 _BATCH = 1024
 _CHUNK = 1 << 20
 _BUFFER = 1 << 16
@@ -82,18 +83,26 @@ def is_file(source: object) -> bool:
     if "://" in text:
         return True
     named = kind_of(Path(text)) is not None or any(sign in text for sign in "*?[")
-    return named or text.startswith(("/", "./", "../", "~")) or Path(text).exists()
+    named |= text.startswith(("/", "./", "../", "~")) or os.path.exists(text)
+    return named or os.path.isfile(os.path.dirname(text))  # below a file: meant as a path
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether the hub could have something of this name, by its own rules."""
+    parts = name.split("/")
+    named = all(_HUB_NAME.fullmatch(part) for part in parts)
+    return named and len(parts) < 3 and not any(twice in name for twice in ("--", ".."))
 
 
 def files_of(source: str | Path) -> list[Path]:
     """The local files a path or a pattern names; none is an error."""
-    path = Path(source).expanduser()
-    if path.is_file():
+    path = Path(os.path.expanduser(source))  # pathlib's raises where there is no such user
+    if os.path.isfile(path):
         return [path]
-    if path.is_dir():
+    if os.path.isdir(path):
         fix = f"is a folder; name a file, or a pattern such as '{path}/*.parquet'"
         raise InvalidInput("data", str(source), fix)
-    found = [Path(name) for name in sorted(glob.glob(str(path))) if Path(name).is_file()]
+    found = [Path(name) for name in sorted(glob.glob(str(path))) if os.path.isfile(name)]
     if not found:
         raise InvalidInput("data", str(source), "there is no such file")
     return found
@@ -206,7 +215,7 @@ def _check_names(path: Path | str, names: Sequence[str]) -> None:
 
 
 def _hub(name: str, split: str, options: Mapping[str, Any]) -> Iterator[Row]:
-    if not _HUB_ID.fullmatch(name):
+    if not is_hub_id(name):
         raise InvalidInput("data", name, "is neither a file nor a hub id such as owner/name")
     from datasets import load_dataset
 

@@ -281,6 +281,9 @@ def as_tests(value: Any, raw: Mapping[str, Any], where: str) -> list[Test] | Non
         test = {str(name): part for name, part in item.items() if part is not None}
         if "fn" in test and "output" in item:
             test["output"] = item["output"]  # a function may return None
+        for name in ("code", "entry_point", "setup"):
+            text = test.get(name, "")
+            require(isinstance(text, str), f"{where}[{place}].{name}", text, "must be a text")
         if not {"output", "code"} & test.keys():
             raise InvalidInput(f"{where}[{place}]", item, "a test needs an 'output' or 'code'")
         tests.append(test)

@@ -9,6 +9,7 @@ import base64
 import binascii
 import hashlib
 import json
+import os
 import pickletools
 import re
 import zlib
@@ -117,7 +118,7 @@ def _from_hub(item: Benchmark, part: Mapping[str, Any]) -> Iterator[dict[str, An
 def _file(item: Benchmark, part: Mapping[str, Any], stem: str, folder: Path) -> Path:
     for ending in ("", *ENDINGS):
         path = folder / f"{stem}{ending}"
-        if path.is_file():
+        if os.path.isfile(path):
             return path
     fix = f"is missing ({', '.join(ENDINGS)})"
     if "hub" in part:
@@ -236,7 +237,7 @@ class Problem:
 def load_problems(item: Benchmark, data_dir: str | Path | None = None) -> list[Problem]:
     """All problems; ids are unique."""
     folder = None if data_dir is None else Path(data_dir)
-    if folder is not None and not folder.is_dir():
+    if folder is not None and not os.path.isdir(folder):
         raise InvalidInput("--data-dir", str(folder), "there is no such folder")
     problems: list[Problem] = []
     seen: set[str] = set()

@@ -59,7 +59,7 @@ class RecordFile:
 
     def read(self) -> list[Record]:
         """All records; none where there is no file."""
-        if not self.path.is_file():
+        if not os.path.isfile(self.path):
             return []
         records = []
         with open(self.path, "rb") as lines:
@@ -167,9 +167,9 @@ def _lock(handle: int, folder: Path) -> None:
 def _checked(folder: Path, wanted: Mapping[str, Any]) -> dict[str, str]:
     """The fingerprints that the folder was begun with, after comparing all settings."""
     path, records = folder / SETTINGS, folder / FILE
-    if not records.is_file() or not records.stat().st_size:
+    if not os.path.isfile(records) or not records.stat().st_size:
         return {}  # nothing was made with whatever settings there are
-    if not path.is_file():
+    if not os.path.isfile(path):
         fix = f"has records but no {SETTINGS}; use another --out or --overwrite"
         raise InvalidInput("--out", str(folder), fix)
     try:

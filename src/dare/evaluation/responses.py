@@ -8,6 +8,7 @@ the end. The response itself is kept as it was.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ class ResponseFile:
         self, path: str | Path, column: str | None = None, label: str | None = None
     ) -> None:
         self.path, self._column, self._label = Path(path), column, label
-        if not self.path.is_file():
+        if not os.path.isfile(path):
             raise InvalidInput("--responses", str(path), "there is no such file")
         with open(self.path, "rb") as file:
             self.digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -222,8 +223,8 @@ def locate(name: str) -> Located:
         from dare import pocket
 
         return Located(name, str(pocket.path()), weights=_fingerprint(pocket.path()))
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    folder = Path(os.path.expanduser(name))
+    if os.path.isdir(folder):
         home = _model_folder(folder)
         shown = _trained_with(folder)
         chat = shown.get("chat_template_kwargs")
@@ -234,7 +235,7 @@ def locate(name: str) -> Located:
             chat if isinstance(chat, dict) else None,
             _fingerprint(home),
         )
-    if folder.exists() or name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
+    if os.path.exists(folder) or name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
         fix = "is neither a folder with a model or checkpoints nor a hub id"
         raise InvalidInput("MODEL", name, fix)
     return Located(name, name)
@@ -261,7 +262,7 @@ def open_model(found: Located, *, dtype: str = "auto", rows: int = 256) -> Polic
 
 
 def _model_folder(folder: Path) -> Path:
-    if any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+    if any(os.path.isfile(folder / name) for name in ("config.json", "adapter_config.json")):
         return folder
     from dare.runs.checkpoint import newest
 
@@ -275,7 +276,7 @@ def _model_folder(folder: Path) -> Path:
 def _trained_with(folder: Path) -> dict[str, Any]:
     """The run's settings of training, where it is one."""
     for place in (folder, folder.parent):
-        if (place / "config.yaml").is_file():
+        if os.path.isfile(place / "config.yaml"):
             with suppress(InvalidInput):  # no YAML: a file of somebody else's
                 training = read_yaml(place / "config.yaml").get("training")
                 return training if isinstance(training, dict) else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 import resource
 import sys
@@ -73,9 +74,9 @@ def load(
     own = peft_config is None or hasattr(peft_config, "peft_type")
     require(own, "peft_config", peft_config, "must be a configuration of peft, as LoraConfig")
     name = model if isinstance(model, (str, Path)) else model.config.name_or_path
-    place = Path(name).expanduser()
+    place = Path(os.path.expanduser(name))
     if model is name and (str(name).startswith((".", "/", "~")) or len(place.parts) > 2):
-        require(place.is_dir(), "model", str(name), "there is no such folder")
+        require(os.path.isdir(place), "model", str(name), "there is no such folder")
     try:
         if tokenizer is None:
             tokenizer = AutoTokenizer.from_pretrained(name, **trust)

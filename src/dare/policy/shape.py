@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,14 +61,14 @@ def read_config(model: str | Path) -> Any:
         from dare import pocket
 
         model = pocket.path()
-    name, folder = str(model), Path(model).expanduser()
-    if folder.is_dir() and not (folder / "config.json").is_file():
+    name, folder = str(model), Path(os.path.expanduser(model))
+    if os.path.isdir(folder) and not os.path.isfile(folder / "config.json"):
         raise InvalidInput("model", name, "is a folder without a config.json")
     local = name.startswith(("/", "./", "../", "~")) or name.count("/") > 1
-    if local and not folder.is_dir():
+    if local and not os.path.isdir(folder):
         raise InvalidInput("model", name, "there is no such folder")
     try:
-        return AutoConfig.from_pretrained(str(folder) if folder.is_dir() else name)
+        return AutoConfig.from_pretrained(str(folder) if os.path.isdir(folder) else name)
     except (OSError, ValueError) as error:
         fix = "name a folder with a config.json, a hub id that can be reached, or pocket "
         raise InvalidInput("model", name, f"{fix}({first_line(error)})") from None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -68,7 +68,7 @@ def named_functions(given: Any, field: str = "reward_funcs") -> list[Any]:
     entries = [given] if one else list(given or [])
     return [
         reward_named(entry, field)
-        if isinstance(entry, str) and "/" not in entry and not Path(entry).is_dir()
+        if isinstance(entry, str) and "/" not in entry and not os.path.isdir(entry)
         else entry
         for entry in entries
     ]

@@ -76,6 +76,12 @@ def checkpoints(run: Path) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
+def in_the_way(run: Path) -> Path | None:
+    """What has a checkpoint's name and is no folder: one could not be moved into its place."""
+    found = (path for path in run.glob("checkpoint-*") if _NAME.fullmatch(path.name))
+    return next((path for path in sorted(found) if not path.is_dir()), None)
+
+
 def newest(run: Path) -> Path | None:
     """The newest checkpoint that verifies; damaged ones are named and passed over."""
     for path in checkpoints(run):

@@ -25,13 +25,28 @@ def check_out(path: Path, *endings: str, folder: bool = False, field: str = "--o
     a folder."""
     ends = not endings or str(path).endswith(endings)
     require(ends, field, str(path), f"must end in {' or '.join(endings)}")
+    whole = path.absolute()
+    fix = "is no name that a file can have: it is too long, or has signs that none can have"
+    require(nameable(whole), field, str(path), fix)
     if folder:
-        require(path.is_dir() or not path.exists(), field, str(path), "is a file; name a folder")
+        there = os.path.isdir(path) or not os.path.exists(path)
+        require(there, field, str(path), "is a file; name a folder")
     else:
-        require(not path.is_dir(), field, str(path), "is a folder; name a file in it")
-    above = next(parent for parent in path.absolute().parents if parent.exists())
-    fits = above.is_dir() and os.access(above, os.W_OK)
+        require(not os.path.isdir(path), field, str(path), "is a folder; name a file in it")
+    places = [whole, *whole.parents] if folder else [*whole.parents]
+    above = next(place for place in places if os.path.exists(place))
+    fits = os.path.isdir(above) and os.access(above, os.W_OK | os.X_OK)
     require(fits, field, str(path), f"{above} cannot be written to")
+
+
+def nameable(path: Path) -> bool:
+    """Whether the system can have a file of this name at all."""
+    try:
+        parts = [os.fsencode(part) for part in path.parts]
+    except UnicodeEncodeError:  # half of a character
+        return False
+    short = len(os.fsencode(path)) < 4096 and all(len(part) < 256 for part in parts)
+    return short and not any(b"\0" in part for part in parts)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -116,7 +131,7 @@ def typed_yaml(text: str, field: str, shown: str) -> Any:
 
 def load_yaml(text: str) -> Any:
     """YAML as plain values. Lists in lists in lists, aliases that stand for far more than is
-    written, and a key that is given twice, are a YAMLError."""
+    written, a key that is given twice, and a tag that its value does not fit, are a YAMLError."""
     depth = 0
     for event in yaml.parse(text, _LOADER):  # the fast loader would end the process instead
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -135,9 +150,22 @@ def load_yaml(text: str) -> Any:
         if size > 10 * max(len(text), 100):
             raise yaml.YAMLError("its aliases stand for far more than is written")
         _check_once(node, set())
-        return loader.construct_document(node)
+        return _constructed(loader, node)
     finally:
         loader.dispose()
+
+
+def _constructed(loader: Any, node: yaml.Node) -> Any:
+    """Of `!!bool x`, `!!int _` and `!!timestamp x` PyYAML takes for granted that the tag is right,
+    and fails on them in ways of its own."""
+    try:
+        value = loader.construct_document(node)
+        str(value)  # 0x with thousands of digits is a number that no line could show
+    except ValueError as error:  # which says what is wrong, as of a date that is none
+        raise yaml.YAMLError(first_line(error)) from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        raise yaml.YAMLError("a tag, as !!int, does not fit its value") from error
+    return value
 
 
 def dump_yaml(values: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ def run_estimators(
         "teacher": None if teacher is None else [teacher, load_head(teacher).head.digest()],
     }
     whole = folder.resolve()
-    there = next(above for above in (whole, *whole.parents) if above.exists())
+    there = next(above for above in (whole, *whole.parents) if os.path.exists(above))
     new = _claim(folder, json.loads(json.dumps(settings, default=str)))
     every = range(first, first + seeds)
     jobs = [SeedJob(dict(recipe), wanted, seed, teacher, folder / f"seed-{seed}") for seed in every]
@@ -170,8 +171,8 @@ def _claim(folder: Path, settings: dict[str, Any]) -> bool:
     new."""
     check_out(folder, folder=True)
     path = folder / _MARK
-    strangers = [item.name for item in folder.iterdir()] if folder.is_dir() else []
-    if path.is_file():
+    strangers = [item.name for item in folder.iterdir()] if os.path.isdir(folder) else []
+    if os.path.isfile(path):
         if read_json(path) == settings:
             return False
         fix = "holds a study with other settings; choose another folder"

@@ -13,7 +13,7 @@ from typing import Any
 
 from dare.config import load_preset
 from dare.errors import InvalidInput, require
-from dare.runs.files import write_json
+from dare.runs.files import check_out, write_json
 from dare.runs.folder import sole
 from dare.runs.found import study_order
 from dare.study.jobs import Job
@@ -146,8 +146,7 @@ class Study:
         first = self.first_seed
         require(first >= 0, "--first-seed", first, "must not be negative")
         base = change(load_recipe(self.recipe), list(self.options))
-        fix = "is a file; name a folder"
-        require(self.out.is_dir() or not self.out.exists(), "--out", str(self.out), fix)
+        check_out(self.out, folder=True)
         # Seed by seed, so that an unfinished study has every arm.
         seeds = range(first, first + self.seeds)
         jobs = [self._job(arm, seed, base) for seed in seeds for arm in self.arms]

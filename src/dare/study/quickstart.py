@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +31,7 @@ def run_quickstart(
     The first runs its steps; the others get the tokens it generated.
     """
     check_out(folder, folder=True, field="--folder")
-    if folder.exists():
+    if os.path.exists(folder):
         # Never remove what this command did not write.
         strangers = [p.name for p in folder.iterdir() if p.name not in (*presets, "report.html")]
         if strangers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,7 @@ def _load(name: str) -> tuple[Any, Any, str]:
 
 
 def _given(path: Path, count: int) -> Array:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InvalidInput("--embed", str(path), "there is no such file")
     try:
         rows = np.load(path, allow_pickle=False)

@@ -8,6 +8,7 @@ prompt of the same width shows at once.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,7 +82,7 @@ def save_head(saved: SavedHead, path: str | Path) -> None:
 
 def load_head(path: str | Path, name: str = "estimator.teacher") -> SavedHead:
     """Read what `save_head` wrote; `name` is the setting that an error is about."""
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise InvalidInput(name, str(path), "there is no such file")
     try:
         with safe_open(str(path), framework="numpy") as file:

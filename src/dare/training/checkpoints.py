@@ -19,8 +19,8 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import DistributedType, parse_flag_from_env
 from safetensors import SafetensorError
-from transformers import Trainer
-from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
+from transformers import Trainer, TrainerState
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 
 from dare.errors import InvalidInput, first_line, require
 from dare.policy import zero
@@ -29,7 +29,7 @@ from dare.policy.sharded import parted_state, whole_state
 from dare.runs import checkpoint
 from dare.runs.folder import RunFolder, sole
 from dare.state import save_state
-from dare.training.company import Company, packed, unpacked
+from dare.training.company import Company, is_loss, packed, unpacked
 from dare.training.config import DareConfig
 
 
@@ -64,6 +64,9 @@ class WholeCheckpoints(Trainer):
     def to_continue(self, wanted: str | bool | None) -> Path | None:
         """The checkpoint to go on from, None to begin; a run is not begun over another."""
         run = self.folder.path
+        file = checkpoint.in_the_way(run)
+        fix = "is no folder, and where a checkpoint is saved; remove it, or give it another name"
+        require(file is None, "output_dir", str(file), fix)
         if wanted:
             found = checkpoint.chosen(run, wanted)
             fix = "has no usable checkpoint"
@@ -213,6 +216,30 @@ class WholeCheckpoints(Trainer):
             self.args.output_dir, self.args.save_total_limit = str(run), keep
         self.accelerator.wait_for_everyone()
 
+    @contextmanager
+    def _reading(self, found: str | Path, what: str) -> Iterator[None]:
+        """What a part of a checkpoint fails with is a line that names it: a manifest that agrees
+        may have been written for garbage, and every reader has errors of its own."""
+        try:
+            yield
+        except (InvalidInput, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            if is_loss(error, self._company.processes):
+                raise
+            fix = f"{what} cannot be read ({type(error).__name__}: {first_line(error, 120)}); "
+            fix += "resume from another one"
+            raise InvalidInput("resume_from_checkpoint", str(found), fix) from error
+
+    def _check_step(self, found: Path) -> None:
+        """Trainer goes on from the step that its own file names."""
+        with self._reading(found, TRAINER_STATE_NAME):
+            step = TrainerState.load_from_json(str(found / TRAINER_STATE_NAME)).global_step
+        named = found.resolve().name.removeprefix("checkpoint-")
+        fix = f"its {TRAINER_STATE_NAME} is of step {step!r}; resume from another one"
+        agreed = step == int(named) if named.isdecimal() else isinstance(step, int) and step >= 0
+        require(agreed, "resume_from_checkpoint", str(found), fix)
+
     # ---- weights and optimiser of one process ----
 
     @property
@@ -253,7 +280,15 @@ class WholeCheckpoints(Trainer):
         with self._as_one_process(optimizer=SimpleNamespace(state_dict=lambda: state)):
             super()._save_optimizer_and_scheduler(output_dir)
 
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with self._reading(str(checkpoint), "the state of its random numbers (rng_state*.pth)"):
+            super()._load_rng_state(checkpoint)
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with self._reading(str(checkpoint), f"{OPTIMIZER_NAME} or {SCHEDULER_NAME}"):
+            self._load_optimizer(checkpoint)
+
+    def _load_optimizer(self, checkpoint: str | None) -> None:
         if checkpoint is None or not self._in_parts:
             return super()._load_optimizer_and_scheduler(checkpoint)
         optimizer: Any = self.optimizer
@@ -282,6 +317,10 @@ class WholeCheckpoints(Trainer):
         return {name for name, _ in every} - once
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        with self._reading(resume_from_checkpoint, "its weights"):
+            self._load_weights(resume_from_checkpoint, model)
+
+    def _load_weights(self, resume_from_checkpoint: str, model: Any) -> None:
         if not self._in_parts:
             return super()._load_from_checkpoint(resume_from_checkpoint, model)
         with self.policy.replaced() as whole, self._as_one_process():

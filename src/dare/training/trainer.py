@@ -537,36 +537,41 @@ class DareTrainer(WholeCheckpoints):
 
     def _start(self, found: Path | None) -> None:
         """Build the curriculum, from the checkpoint where there is one, and open the folder."""
-        state = load_state(found / "curriculum") if found is not None else None
-        self.curriculum = self._build_curriculum(state)
+        state = None if found is None else self._loaded_state(found)
+        self.curriculum = self._build_curriculum(state, found)
         self._waiting = []  # of a step that an error cut short
         if found is not None and state is not None:
             name = found.resolve().name.removeprefix("checkpoint-")
             self.resumed_at = int(name) if name.isdecimal() else 0
-            meta = state["meta"]
-            fix = "was saved with save_only_model: it has no optimiser to go on with"
-            require(not meta["model_only"], "resume_from_checkpoint", str(found), fix)
-            for name in ("optimizer.pt", "scheduler.pt"):  # Trainer would begin them anew
-                there = (found / name).is_file()
-                require(there, "resume_from_checkpoint", str(found), f"has no {name}")
-            self._marks = meta.get("logs", {})
-            self._generated = int(meta["generated_tokens_total"])
-            self._num_tokens = int(meta["num_tokens"])
-            self._unscored.load(meta["unscored"])
-            self.collector.tells_success = bool(meta["tells_success"])
-            updates, then = self.args.updates_per_generation, meta["updates"]
-            fix = f"the run was saved with {then} updates a generation, now {updates}; keep them"
-            require(updates == then, "num_iterations", self.args.num_iterations, fix)
-            for name, now in self._optimiser().items():
-                then = meta["optimiser"].get(name)
-                fix = f"a resumed run goes on with its optimiser, and {name} was {then}; keep it, "
-                fix += f"or start another run from the weights: model = {found}"
-                require(now == then, name, getattr(self.args, name), fix)
+            self._check_step(found)
+            with self._reading(found, "its curriculum.json"):
+                self._take(found, state["meta"])
         elif self._generates_to_estimate:  # the first draw is an informed one too
             self._generated += self.curriculum.refresh(None, 0)
 
+    def _take(self, found: Path, meta: Mapping[str, Any]) -> None:
+        """What `run_state` has put beside the curriculum's own."""
+        fix = "was saved with save_only_model: it has no optimiser to go on with"
+        require(not meta["model_only"], "resume_from_checkpoint", str(found), fix)
+        for name in ("optimizer.pt", "scheduler.pt"):  # Trainer would begin them anew
+            there = (found / name).is_file()
+            require(there, "resume_from_checkpoint", str(found), f"has no {name}")
+        self._marks = meta.get("logs", {})
+        self._generated = int(meta["generated_tokens_total"])
+        self._num_tokens = int(meta["num_tokens"])
+        self._unscored.load(meta["unscored"])
+        self.collector.tells_success = bool(meta["tells_success"])
+        updates, then = self.args.updates_per_generation, meta["updates"]
+        fix = f"the run was saved with {then} updates a generation, now {updates}; keep them"
+        require(updates == then, "num_iterations", self.args.num_iterations, fix)
+        for name, now in self._optimiser().items():
+            then = meta["optimiser"].get(name)
+            fix = f"a resumed run goes on with its optimiser, and {name} was {then}; keep it, "
+            fix += f"or start another run from the weights: model = {found}"
+            require(now == then, name, getattr(self.args, name), fix)
+
     def run_state(self) -> dict[str, Any]:
-        """The curriculum's state, and what `_start` reads of it."""
+        """The curriculum's state, and what `_take` reads of it."""
         state = self._live().state_dict()
         state["meta"] |= {
             "generated_tokens_total": self._generated,
@@ -630,12 +635,27 @@ class DareTrainer(WholeCheckpoints):
         """What this policy can be asked by estimators."""
         return PolicyServices(self.collector, lambda: self.state.global_step)
 
-    def _build_curriculum(self, state: dict[str, Any] | None) -> Curriculum:
+    def _loaded_state(self, found: Path) -> dict[str, Any]:
+        """The curriculum's part of a checkpoint."""
+        try:
+            state = load_state(found / "curriculum")
+        except InvalidInput as error:
+            fix = f"its curriculum: {error.fix}"
+            raise InvalidInput("resume_from_checkpoint", str(found), fix) from None
+        for name in ("format", "cold"):
+            fix = f"its curriculum.json has no {name}; resume from another one"
+            require(name in state["meta"], "resume_from_checkpoint", str(found), fix)
+        return state
+
+    def _build_curriculum(
+        self, state: dict[str, Any] | None, found: Path | None = None
+    ) -> Curriculum:
         cold = state is None or state["meta"]["cold"]
         services = self.policy_services().complete(self._services, self.settings, cold=cold)
         curriculum = Curriculum(self.store.table, self.settings, services)
         if state is not None:
-            curriculum.load_state_dict(state)
+            with self._reading(str(found), "its curriculum"):
+                curriculum.load_state_dict(state)
         return curriculum
 
     def _resolved(self) -> dict[str, Any]:
