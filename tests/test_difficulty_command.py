@@ -132,6 +132,8 @@ def test_sorting(run: Path) -> None:
     found = rows(str(run), "--sort", "evidence:desc")
     assert found == sorted(found, key=lambda row: -row["evidence"])
     assert len(json.loads(call(str(run), "--json", "--limit", "3"))["rows"]) == 3
+    whole = json.loads(call(str(run), "--json", "--limit", "9" * 20))["rows"]
+    assert len(whole) == len(json.loads(call(str(run), "--json", "--limit", "1000"))["rows"])
 
 
 def test_exports_hold_all_that_pass_in_order(run: Path, tmp_path: Path) -> None:

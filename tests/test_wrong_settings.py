@@ -336,6 +336,8 @@ SPECIAL: list[tuple[str, list[str], Any]] = [
 OTHERS: list[tuple[str, str, list[str]]] = [
     ("--variant", "study estimators", ["--variant", "K=--estimator.name 'paper"]),
     ("--out", "study estimators", ["--out", "there.jsonl"]),
+    ("--seeds", "study estimators", ["--seeds", "9" * 20]),
+    ("--rollouts", "study estimators", ["--rollouts", "9" * 20]),
     ("--prompts", "study estimators", ["--prompts", "5000", "--estimators", "dare,teacher"]),
     ("--arm", "study methods", ["--arm", 'mine=dare --tiers "true']),
     ("--base", "study methods", ["--presets", "grpo,dare", "--base", "paper"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, NoReturn
@@ -102,6 +103,11 @@ def main() -> None:
         path = os.fsdecode(error.filename)
         fix = f"cannot be used ({error.strerror or type(error).__name__})"
         _refuse(str(InvalidInput(_option_of(path), path, fix)))
+    except OverflowError:
+        large = [one for one in _named(sys.argv[1:]) if _LARGE.fullmatch(one[1])]
+        if not large:
+            raise
+        _refuse(str(InvalidInput(*large[0], "is too large a number")))
     except typer.Abort:
         _refuse("aborted", 1)
     except _USAGE as error:
@@ -110,6 +116,10 @@ def main() -> None:
             sys.exit(2)
         where = "dare" if error.ctx is None else error.ctx.command_path
         _refuse(f"{error.format_message().rstrip('.')}; see {where} --help")
+
+
+_LARGE = re.compile(r"[+-]?[0-9]{10,}")
+"""What may be too large a number for the library that it reaches in the end."""
 
 
 def _named(words: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from json import dumps
@@ -56,6 +57,7 @@ def difficulty(
 
     wanted = Filter(tier or (), source or (), level or (), seen, least, most)
     require(limit >= 0, "--limit", limit, "must not be negative")
+    limit = min(limit, sys.maxsize)  # more than there can be are all
     if out is not None:
         check_out(Path(out), ".csv", ".parquet")
     folder = Path(run)

@@ -45,7 +45,7 @@ def run_estimators(
     `teacher` is the file of a trained DOTS head; `workers` seeds run at a time.
     A seed whose `points.json` is there is finished; one that was cut off starts anew.
     """
-    require(seeds >= 1, "--seeds", seeds, "needs at least 1")
+    require(1 <= seeds <= 10_000, "--seeds", seeds, "needs 1 to 10,000")
     require(workers >= 1, "--workers", workers, "needs at least 1")
     first = int((recipe.get("training") or {}).get("seed", _FIRST_SEED))
     settings = {

@@ -121,7 +121,8 @@ class Measurement:
     def __post_init__(self) -> None:
         require(self.at and min(self.at) >= 1, "--at", self.at, "name steps from 1 on")
         require(self.prompts >= 2, "--prompts", self.prompts, "needs at least 2")
-        require(self.rollouts >= 2, "--rollouts", self.rollouts, "needs at least 2")
+        fits = 2 <= self.rollouts <= 1_000_000
+        require(fits, "--rollouts", self.rollouts, "needs 2 to 1,000,000")
         for name in self.estimators:
             if name not in ESTIMATORS:
                 raise InvalidInput("--estimators", name, suggest(name, ESTIMATORS))
