@@ -50,7 +50,8 @@ with_vllm=$place/site-packages:$place/more/site-packages:$repository/src
 if [ ! -e "$out/math_outside.jsonl.gz" ]; then
   PYTHONPATH=$ours "$python" "$repository/benchmarks/methods_gpu_data.py" \
     --sources "$data/math/test.jsonl.gz" --only-outside "$data/second.jsonl.gz" \
-    --out "$out/math_outside.jsonl.gz" >"$out/math_outside.log" 2>&1 || failed=1
+    --out "$out/part.jsonl.gz" >"$out/math_outside.log" 2>&1 &&
+    mv "$out/part.jsonl.gz" "$out/math_outside.jsonl.gz" || { cat "$out/math_outside.log"; exit 1; }
 fi
 stage methods 400 "$ours" methods_gpu.py --model "$place/model" --mixture "$data/second.jsonl.gz" \
   --math-test "$out/math_outside.jsonl.gz" --gsm8k-test "$data/gsm8k/test.jsonl.gz" \

@@ -118,8 +118,8 @@ def main() -> None:
         _refuse(f"{error.format_message().rstrip('.')}; see {where} --help")
 
 
-_LARGE = re.compile(r"[+-]?[0-9]{10,}")
-"""What may be too large a number for the library that it reaches in the end."""
+_LARGE = re.compile(r"[+-]?[0-9]{19,}")
+"""What is too large a number for the libraries that it reaches: more than 64 bits."""
 
 
 def _named(words: Sequence[str]) -> Iterator[tuple[str, str]]:

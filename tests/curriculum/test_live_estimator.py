@@ -270,6 +270,22 @@ def test_without_features_untried_prompts_are_said_to_fail_as_the_groups_did() -
         assert estimator.mixed(8)[512:].mean() == pytest.approx(mixed, abs=0.05)
 
 
+def test_where_nearly_all_groups_are_alike_no_variance_runs_away() -> None:
+    """Prompts that never fail and such that always do could lie ever further apart."""
+    rng, estimator = np.random.default_rng(0), LiveEstimator(600)
+    for step in range(8):
+        rows = np.sort(rng.choice(600, 128, replace=False))
+        failures = np.where(rows % 3 == 0, 0.0, 8.0)
+        estimator.observe(Outcome(step, rows, np.full(128, 8.0), failures))
+    assert 5.0 < estimator.metrics()["own_deviation"] ** 2 <= 50.0 + 1e-9
+    assert estimator.difficulty().mean() == pytest.approx(2 / 3, abs=0.05)
+    older = estimator.state_dict()
+    older["scalars"]["spread"]["own"] = 900.0
+    again = LiveEstimator(600)
+    again.load_state_dict(older)
+    assert again.metrics()["own_deviation"] ** 2 == pytest.approx(50.0)
+
+
 def test_a_policy_that_improves_is_followed() -> None:
     states, truth = world(200)
     estimator = LiveEstimator(200, lambda rows: Measured(states[rows], len(rows)))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dare.policy.stale import Staleness
+from dare.policy.stale import Staleness, told_once
 
 TOKENS = 120
 
@@ -75,3 +75,15 @@ def test_the_first_transfer_and_other_tokens_begin_anew() -> None:
     for place in range(100):  # the engine says the same for ever
         assert not watched.add(place // 2, np.zeros(9), rng.normal(size=9))
         assert place % 2 or watched.evidence == 0.0
+
+
+def test_a_token_behind_the_same_beginning_counts_once() -> None:
+    assert told_once([[1, 2, 3], [1, 2, 4], [1, 2, 3], [2, 2]]) == [0, 1, 3, 6]
+    assert told_once([[5, 5]]) == [0]
+    rng, watched, texts = np.random.default_rng(0), Staleness(), [list(range(64))] * 8
+    kept, new = told_once(texts), np.zeros(63)
+    assert kept == list(range(63))
+    for _ in range(1000):  # eight texts that are one: as eight they ended honest runs
+        new = new + 0.01 * rng.normal(size=63)
+        told = np.tile(new + rng.normal(size=63), 8)
+        assert not watched.add(texts, told[kept], np.tile(new, 8)[kept])

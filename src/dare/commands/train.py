@@ -69,6 +69,8 @@ def train(
         require(not named, "recipe", named, "a run is resumed with its own recipe; leave it out")
         recipe = f"{resume}/recipe.yaml"
     own = trusted_recipe(recipe, trust=trust)
+    if resume is not None and not own.get("eval_data"):
+        own.pop("eval_data", None)  # an empty one was taken once, and meant none
     if resume is not None and own.get("curriculum"):
         # It may be of a time when settings without effect were taken.
         own["curriculum"] = acting_changes(str(own.get("preset") or "dare"), own["curriculum"])

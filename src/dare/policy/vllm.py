@@ -18,7 +18,7 @@ from torch import Tensor
 from dare.errors import require
 from dare.policy.generate import Generated, GenerationRequest, GeneratorFailed
 from dare.policy.score import Scores
-from dare.policy.stale import Staleness
+from dare.policy.stale import Staleness, told_once
 from dare.policy.vllm_colocated import Colocated, check_installed, check_ranks
 from dare.policy.vllm_engine import Drawn, Engine, VllmSettings, Wanted, world
 from dare.policy.vllm_server import Served
@@ -164,10 +164,12 @@ class VllmGenerator:
                 "be rounding"
             )
             raise GeneratorFailed("generator", "vllm", fix)
-        if self._staleness.add([text for text, _ in pairs], told, own):
+        texts = [text for text, _ in pairs]
+        kept = told_once(texts)
+        if self._staleness.add(texts, told[kept], own[kept]):
             fix = (
                 "the engine still has the weights of before after new ones were sent: its "
-                f"log-probs of {len(own)} tokens are those of the policy before its last update"
+                f"log-probs of {len(kept)} tokens are those of the policy before its last update"
             )
             raise GeneratorFailed("generator", "vllm", fix)
         return True

@@ -106,7 +106,9 @@ class Served:
         found = []
         for text, choice in zip(texts, choices, strict=True):
             at_each = zip(self._told(choice, "prompt_logprobs")[1:], text[1:], strict=True)
-            found.append((text, [float(at[str(token)]["logprob"]) for at, token in at_each]))
+            found.append(
+                (text, [float(self._told(at, str(token), "logprob")) for at, token in at_each])
+            )
         return found
 
     def sleep(self) -> None:

@@ -399,7 +399,6 @@ def _named(error: Exception, config: DareConfig, given: Mapping[str, Any]) -> st
     if guilty or spoken:
         return guilty or (spoken and spoken[1])
     said = str(error).lower()
-    said = str(error).lower()
     for item in fields(config):  # or the one whose value it quotes
         value = getattr(config, item.name)
         told = item.name in given if given else value != item.default

@@ -36,6 +36,7 @@ _FIRST = {"own": 1.0, "states": 1.5, "length": 0.1, "solutions": 0.05}
 """Variances in squared logits before the data has said anything; each is moved by its evidence."""
 _BELIEF = 1.5  # deviation, in log, of what these variances may be before any data
 _MOVE = 1.5  # factor by which a variance is moved where that makes the groups more likely
+_MOST = 50.0  # such a variance at most: beyond, nodes of the quadratures lie too far apart
 _FREE = 16.0  # variance of the intercept: the overall rate is not held back
 _FADES = np.geomspace(1e-4, 0.1, 7)  # how fast evidence may fade; a belief about which is kept
 _HOLDS = np.array([1.0, 0.3, 0.1])  # share of what kinds say that holds tried prompts; likewise
@@ -279,6 +280,8 @@ class LiveEstimator(Estimator):
         for factor in (_MOVE, 1.0 / _MOVE):
             while True:
                 spread = {**scalars["spread"], name: scalars["spread"][name] * factor}
+                if spread[name] > _MOST:
+                    break
                 other = self._fitted(features_QF, names, groups, share, found.weight_F, spread)
                 gain = other.log_evidence + _belief(spread) - found.log_evidence
                 if gain <= _belief(scalars["spread"]) + 1e-3:
@@ -391,6 +394,8 @@ class LiveEstimator(Estimator):
             ):
                 self._arrays[name] = np.zeros_like(array)
         super().load_state_dict(state)
+        spread = self._scalars["spread"]  # of before there was a bound
+        self._scalars["spread"] = {name: min(value, _MOST) for name, value in spread.items()}
 
 
 def _belief(spread: Mapping[str, float]) -> float:
