@@ -124,6 +124,7 @@ def test_saved_responses_are_compared_and_shown_as_text(run: Run, tmp_path: Path
         ([], "Usage"),
         (["--benchmarks", "gsm8k"], "name a model, or a file with --responses"),
         (["./nowhere", "--benchmarks", "tasks"], "neither a folder with a model"),
+        (["a--b/c", "--benchmarks", "tasks"], "neither a folder with a model"),
         (["pocket", "--benchmarks", "gsm8k", "--data-dir", "."], "gsm8k/test"),
         (["pocket", "--benchmarks", "tasks", "--samples", "2", "--temperature", "0"], "greedy"),
         (["pocket", "--benchmarks", "tasks", "--template", "mth"], "did you mean 'math'"),

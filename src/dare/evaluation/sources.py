@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dare.curriculum.rollouts import Finish
+from dare.data.load import is_hub_id
 from dare.errors import InvalidInput, first_line, require
 from dare.evaluation.benchmarks import Benchmark, Problem
 from dare.evaluation.responses import ResponseFile, Saved, check_form, detect
@@ -198,7 +198,6 @@ class FromFile:
         return record
 
 
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w.-]+)?")
 _PROBE = 1 << 16
 _PROBES = 64
 
@@ -235,7 +234,7 @@ def locate(name: str) -> Located:
             chat if isinstance(chat, dict) else None,
             _fingerprint(home),
         )
-    if os.path.exists(folder) or name.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(name):
+    if os.path.exists(folder) or name.startswith((".", "/", "~")) or not is_hub_id(name):
         fix = "is neither a folder with a model or checkpoints nor a hub id"
         raise InvalidInput("MODEL", name, fix)
     return Located(name, name)

@@ -249,8 +249,6 @@ def _triton() -> Any:
         kernels = importlib.import_module("dare_decoder.logit_kernels")
         target = torch.zeros(1, dtype=torch.long, device="cuda")
         kernels.normalise(torch.zeros(1, 8, device="cuda"), target, 1.0)
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:  # of Triton and of its compiler, which have many kinds
         reason = of_triton(error)
         if reason is None:
