@@ -55,7 +55,7 @@ if [ ! -e "$out/math_outside.jsonl.gz" ]; then
 fi
 stage methods 400 "$ours" methods_gpu.py --model "$place/model" --mixture "$data/second.jsonl.gz" \
   --math-test "$out/math_outside.jsonl.gz" --gsm8k-test "$data/gsm8k/test.jsonl.gz" \
-  --arms "${ARMS:-grpo:learning_rate=2.8e-6,dare:learning_rate=2.8e-6:advantage.thin_below=0.6:max_steps=35}" \
+  --arms "${ARMS:-grpo:learning_rate=2.8e-6,dare:learning_rate=2.8e-6:advantage.thin_below=0.6:max_steps=34}" \
   --seeds "${SEEDS:-4,5,6}" --steps "${STEPS:-40}" --eval-every 0 \
   --temperature 0.6 --top-p 0.95 --eval-problems 0 --out "$out/runs" \
   --max-seconds "$((limit - SECONDS > 30 ? limit - SECONDS - 30 : 1))"
