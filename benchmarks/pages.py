@@ -138,6 +138,27 @@ def three_seeds_curve() -> str:
 
 
 @table
+def code_runs() -> str:
+    """Runs on programs: accuracy at the start, half way and at the end, and what a run took."""
+    arms = results("methods_gpu")["tasks"]["code"]["arms"]
+    titles = {"grpo": "`grpo`", "dare": "`dare`", "dare:tiers=true": "`dare`, tiers and hints"}
+    rows = []
+    for name, title in titles.items():
+        arm = arms[name]
+        curves = [mean_curve(arm["curve"][chosen]) for chosen in ("humaneval", "mbpp-test")]
+        cells = [", ".join(f"{value:.3f}" for value in curve) for curve in curves]
+        shares = [f"{arm['varied_share']:.2f}", f"{arm['unscored_share']:.3f}"]
+        rows.append([title, *cells, *shares, f"{arm['tokens'] / 1e6:.2f} M"])
+    heads = ["run", "HumanEval after 0, 15, 30 steps", "MBPP after 0, 15, 30 steps"]
+    return markdown([*heads, "mixed groups", "unscored", "tokens"], rows)
+
+
+def mean_curve(by_seed: dict[str, list[list[float]]]) -> list[float]:
+    """The accuracy at each evaluation, mean of the seeds."""
+    return [mean(points[at][2] for points in by_seed.values()) for at in range(3)]
+
+
+@table
 def forgetting() -> str:
     """What the estimate says of prompts that return, by stage of a run."""
     figures = results("forgetting")

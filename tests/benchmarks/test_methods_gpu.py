@@ -182,11 +182,11 @@ def test_the_arms_of_the_next_runs_mean_what_they_say(model: Path) -> None:
         "grpo": 2.8e-6,
         "dare": 2.8e-6,
     }
-    assert {name: one.max_steps for name, one in made.items()} == {"grpo": 40, "dare": 35}
+    assert {name: one.max_steps for name, one in made.items()} == {"grpo": 40, "dare": 34}
     assert made["dare"].curriculum_config().advantage.thin_below == 0.6
     assert made["grpo"].curriculum_config().advantage.thin_below == 0.0
     told = settings_of(Plan(model, Path("unused"), 0), task, dare)
-    assert (told["learning_rate"], told["max_steps"]) == (2.8e-6, 35)
+    assert (told["learning_rate"], told["max_steps"]) == (2.8e-6, 34)
 
 
 def test_an_evaluation_at_the_end_alone_is_one_beside_the_start(
