@@ -67,6 +67,10 @@ PY
     vllm)
       if [ -n "${VLLM_INSTALL:-}" ]; then
         install vllm
+        # Beside a torch for CPUs, these builds for GPUs break transformers; nothing here uses them.
+        if vllm/bin/python -c 'import sys, torch; sys.exit(torch.version.cuda is not None)'; then
+          vllm/bin/python -m pip uninstall -qq -y torchaudio torchcodec torchvision
+        fi
         vllm/bin/python -c 'import dare.policy.vllm, vllm; print(vllm.__version__)'
       else
         install vllm --dry-run
